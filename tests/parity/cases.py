@@ -466,6 +466,27 @@ DECODES = {ours: theirs for ours, theirs in SEQ2SEQ.items() if not ours.startswi
 mbart = Rows("mbart", "MBart", "MBartConfig", BART)
 pegasus = Rows("pegasus", "Pegasus", "PegasusConfig", BART, prepare=sines, dropped=SINES)
 m2m = Rows("m2m100", "M2M100", "M2M100Config", BART)
+plbart = Rows("plbart", "PLBart", "PLBartConfig", BART)
+mvp = Rows("mvp", "Mvp", "MvpConfig", BART)
+blender = Rows("blenderbot", "Blenderbot", "BlenderbotConfig", BART)
+blender_small = Rows("blenderbot-small", "BlenderbotSmall", "BlenderbotSmallConfig", BART)
+BLOCKS = {"block_size": 1, "num_random_blocks": 1}
+big_pegasus = Rows("bigbird-pegasus", "BigBirdPegasus", "BigBirdPegasusConfig", {**BART, **BLOCKS})
+
+
+def sines_alone(model: Any) -> None:
+    """Put the paper's sines back into a decoder without an encoder."""
+    table = model.model.decoder.embed_positions
+    table.weight.data = table.create_weight()
+
+
+def alone(rows: Rows, **more: Any) -> Rows:
+    """The decoder of an encoder-decoder."""
+    own = {**rows.values, **more.pop("values", {})}
+    return Rows(f"{rows.family}-decoder", rows.stem, rows.config, own, ATTENTIONS, **more)
+
+
+trocr = Rows("trocr", "TrOCR", "TrOCRConfig", BART)
 
 switch = Rows(
     "switch-transformers", "SwitchTransformers", "SwitchTransformersConfig",
@@ -514,7 +535,41 @@ ENCODER_DECODERS = [
     marian("", "MTModel", patterns=SEQ2SEQ),
     marian("unshared", "MTModel", UNSHARED),
     marian("uneven", "MTModel", UNEVEN),
+    plbart("", SEQ, patterns=SEQ2SEQ, prepare=shift),
+    plbart("uneven", SEQ, UNEVEN, {"activation_function": "relu"}, prepare=shift),
+    plbart("none", "Model", output="encoder_last_hidden_state"),
+    mvp("", SEQ, patterns=SEQ2SEQ, prepare=shift),
+    mvp("uneven", SEQ, UNEVEN, prepare=shift),
+    mvp("none", "Model", output="encoder_last_hidden_state"),
+    blender("", SEQ, patterns=SEQ2SEQ, prepare=shift),
+    blender("uneven", SEQ, UNEVEN, {"activation_function": "relu"}, prepare=shift),
+    blender_small("", SEQ, patterns=SEQ2SEQ, prepare=shift),
+    blender_small("uneven", SEQ, UNEVEN, prepare=shift),
+    big_pegasus("", SEQ, patterns=DECODES, prepare=shift),
+    big_pegasus("uneven", SEQ, UNEVEN, {"num_random_blocks": 2, "use_bias": True}, prepare=shift),
+    big_pegasus("full", SEQ, {"attention_type": "original_full"}, patterns=SEQ2SEQ, prepare=shift),
+    big_pegasus("short", SEQ, {"block_size": 4, "scale_embedding": False}, prepare=shift),
+    big_pegasus("none", "Model", output="encoder_last_hidden_state"),
 ]
 
+DECODERS_ALONE = [
+    row
+    for rows in (
+        alone(bart), alone(mbart), alone(plbart), alone(mvp), alone(blender), alone(blender_small),
+        alone(big_pegasus), alone(marian, prepare=sines_alone, dropped=SINES[1:]),
+        alone(pegasus, prepare=sines_alone, dropped=SINES[1:]),
+    )
+    for row in (
+        rows("", CAUSAL),
+        rows("scaled", CAUSAL, UNEVEN, {"activation_function": "relu"}),
+    )
+] + [
+    alone(big_pegasus)("biases", CAUSAL, {"use_bias": True, "scale_embedding": False}),
+    alone(bart)("untied", CAUSAL, UNTIED),
+    trocr("", CAUSAL),
+    trocr("sines", CAUSAL, {"use_learned_position_embeddings": False, "scale_embedding": True}),
+    trocr("no-norm", CAUSAL, UNTIED, {"layernorm_embedding": False, "activation_function": "relu"}),
+]  # fmt: skip
+
 CASES = [*DECODERS, *parallel_decoders.ROWS, *llama_descendants.ROWS, *further_rows.ROWS, *ENCODERS,
-         *ENCODER_DECODERS]  # fmt: skip
+         *ENCODER_DECODERS, *DECODERS_ALONE]  # fmt: skip

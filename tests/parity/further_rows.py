@@ -53,7 +53,64 @@ xlnet = Rows(
     {"vocab_size": 99, "d_model": 24, "n_layer": 2, "n_head": 3, "d_inner": 40}, types=True,
 )  # fmt: skip
 
+ernie = Rows("ernie4-5", "Ernie4_5", "Ernie4_5Config", {**SIZES, "head_dim": 8})
+jais = Rows("jais2", "Jais2", "Jais2Config", SIZES)
+clova = Rows(
+    "hyperclovax", "HyperCLOVAX", "HyperCLOVAXConfig",
+    {**SIZES, "embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.22,
+     "logits_scaling": 0.25},
+)  # fmt: skip
+youtu = Rows(
+    "youtu", "Youtu", "YoutuConfig",
+    {"vocab_size": 99, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2,
+     "num_attention_heads": 3, "num_key_value_heads": 3, "kv_lora_rank": 10, "q_lora_rank": 14,
+     "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6, "max_position_embeddings": 64},
+)  # fmt: skip
+modern = Rows(
+    "modernbert-decoder", "ModernBertDecoder", "ModernBertDecoderConfig",
+    {"vocab_size": 99, "hidden_size": 24, "num_hidden_layers": 4, "num_attention_heads": 3,
+     "intermediate_size": 20, "max_position_embeddings": 32, "local_attention": 6, "pad_token_id": 0},
+    ATTENTIONS,
+)  # fmt: skip
+data2vec = Rows("data2vec-text", "Data2VecText", "Data2VecTextConfig", BERT, ATTENTIONS)
+xl = Rows("xlm-roberta-xl", "XLMRobertaXL", "XLMRobertaXLConfig", BERT, ATTENTIONS)
+generation = Rows("bert-generation", "BertGeneration", "BertGenerationConfig", BERT, ATTENTIONS)
+STRETCHED = [rope("linear", factor=4.0), rope("dynamic", factor=2.0), rope("yarn", factor=4.0),
+             rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)]  # fmt: skip
+
 DECODERS = [
+    ernie("", CAUSAL, patterns=ATTENTIONS),
+    ernie("biases", CAUSAL, UNTIED, {"use_bias": True, "num_key_value_heads": 6, "hidden_act": "relu"}),
+    ernie("one-kv", CAUSAL, {"num_key_value_heads": 1, "head_dim": 12}),
+    *(ernie(kind["rope_parameters"]["rope_type"], CAUSAL, kind) for kind in STRETCHED),
+    ernie("none", "Model"),
+    jais("", CAUSAL, patterns=ATTENTIONS),
+    jais("no-biases", CAUSAL, TIED, {"attention_bias": False, "mlp_bias": False, "layer_norm_eps": 1e-3}),
+    *(jais(kind["rope_parameters"]["rope_type"], CAUSAL, kind) for kind in STRETCHED),
+    jais("none", "Model"),
+    clova("", CAUSAL, patterns=ATTENTIONS),
+    clova("no-post-norms", CAUSAL, TIED, {"use_post_norm": False, "head_dim": 12, "attention_bias": True}),
+    clova("unscaled", CAUSAL, {"attention_multiplier": None, "embedding_multiplier": 1.0,
+                               "residual_multiplier": 1.0, "logits_scaling": 1.0, "mlp_bias": True}),
+    *(clova(kind["rope_parameters"]["rope_type"], CAUSAL, kind) for kind in STRETCHED),
+    clova("none", "Model", {"rms_norm_eps": 1e-3}),
+    youtu("", CAUSAL, patterns=ATTENTIONS),
+    youtu("plain", CAUSAL, UNTIED, {"q_lora_rank": None, "attention_bias": True, "rope_interleave": False}),
+    *(youtu(kind["rope_parameters"]["rope_type"], CAUSAL, kind) for kind in STRETCHED),
+    youtu("none", "Model"),
+    modern("", CAUSAL),
+    modern("untied-biases", CAUSAL, UNTIED, {"attention_bias": True, "mlp_bias": True, "norm_bias": True,
+                                             "classifier_bias": True, "decoder_bias": False}),
+    modern("stretched", CAUSAL, {"rope_parameters": {
+        "full_attention": {"rope_theta": 5000.0, "rope_type": "linear", "factor": 2.0},
+        "sliding_attention": {"rope_theta": 100.0, "rope_type": "default"}}}),
+    modern("all-local", CAUSAL, {"layer_types": ["sliding_attention"] * 4, "hidden_activation": "silu"}),
+    modern("none", "Model", {"num_hidden_layers": 2}),
+    generation("", "Decoder", DECODER),
+    generation("relu", "Decoder", DECODER, {"hidden_act": "relu", "num_attention_heads": 2}),
+    generation("none", "Encoder", output="last_hidden_state"),
+    data2vec("decoder", CAUSAL, DECODER),
+    xl("decoder", CAUSAL, DECODER),
     helium("", CAUSAL, patterns=ATTENTIONS),
     helium("biases", CAUSAL, TIED, {"attention_bias": True, "mlp_bias": True}),
     helium("one-kv", CAUSAL, rope("linear", factor=4.0), {"num_key_value_heads": 1}),
@@ -99,6 +156,12 @@ DECODERS = [
 ]  # fmt: skip
 
 ENCODERS = [
+    *(row
+      for rows in (data2vec, xl)
+      for row in (
+          rows("mlm", MLM), rows("mlm-untied", MLM, UNTIED, {"hidden_act": "relu", "pad_token_id": 0}),
+          rows("classify", CLASSIFY, {"num_labels": 3}), rows("tag", TAG, {"num_labels": 5}),
+          rows("span", SPAN), rows("none", "Model"))),
     megatron("pretrain", PRETRAIN, output="prediction_logits"),
     megatron("mlm", MLM, {"hidden_act": "relu"}),
     megatron("next", "ForNextSentencePrediction"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from heedful.core.errors import NotFound, nearest
 from heedful.models.base import Config, Family
-from heedful.models.decoders import transformer_xl
+from heedful.models.decoders import bart_decoders, transformer_xl
 from heedful.models.decoders.gpt_lineage import bloom, gpt, gpt_relatives, parallel
 from heedful.models.decoders.llama_lineage import (
     deepseek,
@@ -43,7 +43,7 @@ MODULES = (
     *(baselines, bert, bert_relatives, bert_variants, deberta, rotary_encoders, sparse, xlnet),
     *(gpt, gpt_relatives, llama, parallel, bloom, deepseek, phi, relatives, qwen, gemma, olmo, gpt_oss),
     *(mixtures, differential),
-    *(t5, bart, ssm, linear, delta, transformer_xl),
+    *(t5, bart, bart_decoders, ssm, linear, delta, transformer_xl),
 )
 
 
@@ -111,9 +111,16 @@ REFUSED = {
 }  # `model_type`s of published files that are near to ours, and what to fetch instead
 
 
-def by_model_type(model_type: str) -> Family:
-    """The family that a published `model_type` belongs to."""
-    table = {t: f for f in all_families().values() for t in (*f.model_types, f"heedful-{f.name}")}
+def by_model_type(model_type: str, classes: object = None) -> Family:
+    """The family that a published `model_type` belongs to.
+
+    Several may, as BART and its decoder alone: then the one that has the first of the published `classes`.
+    """
+    table: dict[str, Family] = {}
+    for family in all_families().values():
+        named = isinstance(classes, list) and classes[:1] in [[name] for name in family.heads.values()]
+        for kind in (*family.model_types, f"heedful-{family.name}"):
+            table[kind] = family if named else table.get(kind, family)
     if model_type == "None":
         raise NotFound(
             "config.json has no model_type, so the family of these weights is unknown",

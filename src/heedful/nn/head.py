@@ -32,9 +32,9 @@ class Head(nn.Module):
     kind = "none"
     positions: int | None = -2
 
-    def keep(self, pool: nn.Module) -> Head:
-        """Hold a pooler that the checkpoint has and this head does not read, so that saving gives it back."""
-        self.add_module("kept", pool)
+    def keep(self, unread: nn.Module) -> Head:
+        """Hold what the checkpoint has and this model does not read, so that saving gives it back."""
+        self.add_module("kept", unread)
         return self
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:

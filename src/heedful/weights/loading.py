@@ -412,7 +412,7 @@ def _open_checkpoint(where: Path) -> tuple[TensorSource, Family, Config, dict[st
     """Return the tensors of a folder or a .gguf file, not yet read, what they make, and config.json."""
     if where.is_dir():
         hf_config = read_config(where)
-        family = by_model_type(str(hf_config.get("model_type")))
+        family = by_model_type(str(hf_config.get("model_type")), hf_config.get("architectures"))
         if is_sharded(where):
             return ShardedFolder(where, "model/"), family, config_from(family, hf_config), hf_config
         folder = open_folder(where)
@@ -442,7 +442,7 @@ def skeleton(name: str | Path) -> Model:
         _, family, config, hf_config = _open_checkpoint(where)
     else:
         hf_config = read_config(where)
-        family = by_model_type(str(hf_config.get("model_type")))
+        family = by_model_type(str(hf_config.get("model_type")), hf_config.get("architectures"))
         config = config_from(family, hf_config)
     model = _make_outline(family, config)
     model.hf_config = hf_config

@@ -1,5 +1,6 @@
 """BART (Lewis et al. 2020, arXiv 1910.13461), mBART (Liu et al. 2020), Marian's translation models
-(Junczys-Dowmunt et al. 2018), Pegasus (Zhang et al. 2020), M2M-100 (Fan et al. 2021), NLLB (2022).
+(Junczys-Dowmunt et al. 2018), Pegasus (Zhang et al. 2020), M2M-100 (Fan et al. 2021), NLLB (2022), PLBART
+(Ahmad et al. 2021), MVP (Tang et al. 2023), Blenderbot (Roller et al. 2021), BigBird-Pegasus (Zaheer 2020).
 
 From the Transformer:    learned positions   a norm after the embedding   GELU
 From BART to Marian:     sinusoidal positions again, sines before cosines   no norm there   SiLU
@@ -7,11 +8,17 @@ From BART to LED:        Longformer's windows in the encoder, so that it reads 1
 From BART to mBART:      norms before the parts
 From Marian to Pegasus:  norms before the parts   ReLU
 From Pegasus to M2M-100: sines whose frequencies fall a little faster   no shift of logits
+From BART to PLBART:     smaller, and trained on programs
+From BART to MVP:        the same, trained on many labelled tasks
+From mBART to Blenderbot: no norm after the embedding   few layers in the encoder and many in the decoder
+Blenderbot small:        BART, but the decoder has its norm before positions are added
+From Pegasus to BigBird: BigBird's blocks in the encoder   learned positions
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -19,9 +26,10 @@ from torch import nn
 from heedful.core.errors import ConfigError
 from heedful.models.base import Seq2Seq, derived, from_zero
 from heedful.models.encoder_decoders.transformer import TransformerConfig, transformer_stacks
-from heedful.models.encoders.sparse import layer_windows, read_windows
+from heedful.models.encoders.sparse import BIG_BIRD, layer_windows, read_windows
 from heedful.models.family import declare, descend
-from heedful.nn.attention.sparse import WindowedAttention
+from heedful.nn.attention.multi_head import Attention
+from heedful.nn.attention.sparse import BlockSparseAttention, WindowedAttention
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import ClassifyHead, LMHead, NoHead, Pooler, choose_head
@@ -81,18 +89,50 @@ class LEDConfig(BartConfig, labels=2):
         object.__setattr__(self, "windows", layer_windows(self.windows, self.layers))
 
 
+class PLBartConfig(BartConfig, vocab=50005, dim=768, layers=6, heads=12, scale_embed=True, labels=2):
+    """The sizes of PLBART base."""
+
+
+class MvpConfig(BartConfig, vocab=50267, labels=2):
+    """MVP's vocabulary."""
+
+
+class BlenderbotConfig(
+    BartConfig, vocab=8008, dim=2560, layers=2, heads=32, context=128, norm_first=True,
+    start_token=from_zero(1), labels=2,
+):  # fmt: skip
+    """The sizes of Blenderbot 3B, but for its decoder's 24 layers."""
+
+
+class BlenderbotSmallConfig(
+    BartConfig, vocab=54944, dim=512, layers=8, context=512, start_token=from_zero(1), labels=2
+):
+    """The sizes of Blenderbot 90M."""
+
+
+class BigBirdPegasusConfig(
+    BartConfig, vocab=96103, layers=16, context=4096, act="gelu_new", norm_first=True, scale_embed=True,
+    labels=2,
+):  # fmt: skip
+    sparse: bool = True
+    block: int = 64  # tokens that see alike
+    random: int = from_zero(3)  # blocks that a block sees at random
+    bias: bool = False  # of the attention's matrices
+
+
 def bart(
     c: BartConfig, positions: tuple[Learned, Learned] | None = None,
-    reader: Callable[[int], Part] | None = None,
+    reader: Callable[[int], Part] | None = None, *, offset: int = 2, embed_norm: bool = True,
 ) -> Seq2Seq:  # fmt: skip
     """BART, or a descendant with other positions of source and target, or another attention to the source."""
-    source, other = positions or (Learned(c.context, c.dim, offset=2) for _ in range(2))
+    source, other = positions or (Learned(c.context, c.dim, offset) for _ in range(2))
     embed, target = (
         Embedding(
-            c.vocab, c.dim, position=position, norm=LayerNorm(c.dim), scale=embed_scale(c), dropout=c.dropout
+            c.vocab, c.dim, position=position, norm=LayerNorm(c.dim) if embed_norm else None,
+            scale=embed_scale(c), dropout=c.dropout,
         )
         for position in (source, other)
-    )
+    )  # fmt: skip
     head = choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, shift=True),
@@ -112,6 +152,24 @@ def led(c: LEDConfig) -> Seq2Seq:
         c.dim, c.heads, reach=c.windows[i] // 2, first=c.first, dropout=c.dropout
     )
     return bart(c, (Learned(c.source_context, c.dim), Learned(c.context, c.dim)), reader)
+
+
+def blenderbot_small(c: BlenderbotSmallConfig) -> Seq2Seq:
+    """The target's norm comes before its positions are added, and its tokens are not scaled."""
+    model = bart(c, offset=0)
+    assert model.target_embed is not None
+    model.target_embed.widen, model.target_embed.norm = LayerNorm(c.dim), None
+    model.target_embed.scale = 1.0
+    return model
+
+
+def bigbird_pegasus(c: BigBirdPegasusConfig) -> Seq2Seq:
+    options: dict[str, Any] = {"bias": c.bias, "dropout": c.dropout}
+    sparse = lambda i: BlockSparseAttention(
+        c.dim, c.heads, block=c.block, random=c.random, layer=i, **options
+    )
+    reader = sparse if c.sparse else lambda i: Attention(c.dim, c.heads, **options)
+    return bart(c, reader=reader, offset=0, embed_norm=False)
 
 
 def marian(c: MarianConfig, positions: Sinusoidal | None = None, shift: bool = True) -> Seq2Seq:
@@ -230,6 +288,51 @@ MBART = descend(
     heads={kind: f"M{name}" for kind, name in BART.heads.items()},
     absent={"vocab_size": 50265, "scale_embedding": False},
     paper="Liu et al. 2020, arXiv 2001.08210",
+)  # fmt: skip
+
+PLBART = descend(
+    BART, "plbart", PLBartConfig, presets={"plbart-base": {}}, require={},
+    heads={kind: name.replace("Bart", "PLBart") for kind, name in BART.heads.items()},
+    paper="Ahmad et al. 2021, arXiv 2103.06333",
+)  # fmt: skip
+MVP = descend(
+    BART, "mvp", MvpConfig, presets={"mvp": {}}, require={"use_prompt": (False,)},
+    heads={kind: name.replace("Bart", "Mvp") for kind, name in BART.heads.items()},
+    paper="Tang et al. 2023, arXiv 2206.12131",
+)  # fmt: skip
+
+BLENDERBOT = descend(
+    BART, "blenderbot", BlenderbotConfig, build=partial(bart, offset=0, embed_norm=False), require={},
+    presets={
+        "blenderbot-400m-distill": dict(dim=1280, decoder_layers=12), "blenderbot-3b": dict(decoder_layers=24)
+    },
+    heads={"lm": "BlenderbotForConditionalGeneration", "none": "BlenderbotModel"},
+    usual=lambda c: {"pad_token_id": 0},
+    absent={"decoder_layers": 24, "encoder_ffn_dim": 10240, "decoder_ffn_dim": 10240},
+    paper="Roller et al. 2021, arXiv 2004.13637",
+)  # fmt: skip
+BLENDERBOT_SMALL = descend(
+    BART, "blenderbot-small", BlenderbotSmallConfig, build=blenderbot_small, require={},
+    names=lambda c: [("model.decoder.layernorm_embedding", "target_embed.widen"), *BART.rows(c)],
+    presets={"blenderbot-90m": {}}, model_types=("blenderbot-small",),
+    heads={"lm": "BlenderbotSmallForConditionalGeneration", "none": "BlenderbotSmallModel"},
+    usual=lambda c: {"pad_token_id": 0}, absent={"vocab_size": 50265},
+    paper="Roller et al. 2021, arXiv 2004.13637",
+)  # fmt: skip
+
+BIGBIRD_PEGASUS = descend(
+    BART, "bigbird-pegasus", BigBirdPegasusConfig, build=bigbird_pegasus, without=("sparse",),
+    names=lambda c: [
+        ("model.encoder.layers.*.self_attn.self.{query,key,value}", "encoder.*.attn.{q,k,v}"),
+        ("model.encoder.layers.*.self_attn.output", "encoder.*.attn.o"),
+        ("model.encoder.layernorm_embedding", "encoder.norm"),
+        ("model.decoder.layernorm_embedding", "decoder.norm"), *BART.rows(c),
+    ],
+    keys={"block_size": "block", "num_random_blocks": "random", "use_bias": "bias"},
+    presets={"bigbird-pegasus-large-arxiv": {}}, tiny=dict(block=1, random=1),
+    heads={kind: name.replace("Bart", "BigBirdPegasus") for kind, name in BART.heads.items()},
+    require={}, usual=lambda c: {"pad_token_id": 0}, read=BIG_BIRD.read, write=BIG_BIRD.write,
+    reads=BIG_BIRD.reads, paper="Zaheer et al. 2020, arXiv 2007.14062",
 )  # fmt: skip
 
 MARIAN = descend(

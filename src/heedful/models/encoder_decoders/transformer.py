@@ -45,14 +45,15 @@ def transformer_stacks(
 ) -> tuple[Stack, Stack]:
     """The encoder and the decoder, which attends to the encoder's output as well.
 
-    `reader(i)` makes the attention of layer i of the encoder.
+    `reader(i)` makes the attention of layer i of the encoder. Matrices of attention have biases unless the
+    config says otherwise.
     """
     norm = lambda: LayerNorm(c.dim)
     order: Literal["pre", "post"] = "pre" if c.norm_first else "post"
     stack = lambda layers, parts: Stack(
         [Block(norm, order, c.dropout, **parts(i)) for i in range(layers)], norm() if c.norm_first else None
     )
-    attn = lambda kind, heads: kind(c.dim, heads, bias=True, dropout=c.dropout)
+    attn = lambda kind, heads: kind(c.dim, heads, bias=vars(c).get("bias", True), dropout=c.dropout)
     ffn = lambda hidden: MLP(c.dim, hidden, activation(c.act))
     reader = reader or (lambda i: attn(Attention, c.heads))
     reads = lambda i: {"attn": reader(i), "ffn": ffn(c.hidden)}

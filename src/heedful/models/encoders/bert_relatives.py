@@ -1,5 +1,6 @@
 """Relatives of BERT that need no new part: Megatron-BERT (Shoeybi et al. 2019, arXiv 1909.08053), RoBERTa
-with norms before the parts (Wettig et al. 2023, arXiv 2202.08005), RemBERT (Chung et al. 2021, 2010.12821).
+with norms before the parts (Wettig et al. 2023, arXiv 2202.08005), RemBERT (Chung et al. 2021, 2010.12821),
+data2vec's text encoder (Baevski et al. 2022), XLM-R XL (Goyal et al. 2021), BERT for generation (Rothe 2020).
 
 Norms after the parts make a deep BERT hard to train: the signal passes a norm at every step of the way down.
 Megatron moved them before the parts, so that a straight path leads through the whole stack, and BERTs beyond
@@ -10,6 +11,9 @@ after pretraining, give a better encoder of the same size.
 From BERT to Megatron-BERT:      norms before the parts   a last norm   none after the embedding
 From RoBERTa to pre-layer-norm:  norms before the parts   a last norm
 From BERT to RemBERT:            narrow token vectors   a separate, wide output matrix   32 layers
+From RoBERTa to data2vec-text:   another task: it predicts the vectors of a teacher
+From pre-layer-norm to XLM-R XL: none after the embedding   36 layers
+From BERT to generation:         a decoder, or an encoder for one   no token types
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing import Any
 
 from torch import nn
 
-from heedful.models.base import LM, derived
+from heedful.models.base import LM, derived, from_zero
 from heedful.models.encoders.bert import (
     BERT,
     LARGE,
@@ -36,7 +40,7 @@ from heedful.models.encoders.bert import (
 )
 from heedful.models.family import descend, published_heads
 from heedful.nn.ffn import activation
-from heedful.nn.head import MLMHead, Pooler, choose_head, encoder_heads
+from heedful.nn.head import LMHead, MLMHead, NoHead, Pooler, choose_head, encoder_heads
 from heedful.weights.names import Row
 
 
@@ -90,6 +94,31 @@ def rembert_names(c: RemBertConfig) -> list[Row]:
     return [*own, *backbone_names("rembert"), qkv_names("rembert")]
 
 
+class XLMRobertaXLConfig(RobertaConfig, vocab=250880, dim=2560, layers=36, heads=32):
+    """The sizes of XLM-R XL."""
+
+
+class BertGenerationConfig(
+    RobertaConfig, vocab=50358, dim=1024, layers=24, heads=16, offset=from_zero(0), types=from_zero(0),
+    norm_eps=1e-12, head="lm", pooler=False,
+):  # fmt: skip
+    """The sizes of BERT for generation, large."""
+
+
+def bert_generation(c: BertGenerationConfig) -> LM:
+    words = lambda: LMHead(c.dim, c.vocab, tied=c.tied, bias=True)
+    return bert_encoder(c, choose_head(c.head, lm=words, none=NoHead))
+
+
+def xlm_roberta_xl_names(c: RobertaConfig) -> list[Row]:
+    layer = "roberta.encoder.layer.*"
+    own: list[Row] = [
+        (f"{layer}.attention.self_attn_layer_norm", "blocks.*.attn_norm"),
+        (f"{layer}.LayerNorm", "blocks.*.ffn_norm"), ("roberta.encoder.LayerNorm", "blocks.norm"),
+    ]  # fmt: skip
+    return [*own, *ROBERTA.rows(c)]
+
+
 OWN: dict[str, Any] = dict(gguf_names=(), gguf_head="lm")
 
 MEGATRON_BERT = descend(
@@ -116,4 +145,33 @@ REMBERT = descend(
     heads=published_heads("RemBert", words="mlm"), infer=None, copies={},
     require={"is_decoder": (False,), "add_cross_attention": (False,)},
     paper="Chung et al. 2021, arXiv 2010.12821", **OWN,
+)  # fmt: skip
+
+DATA2VEC_TEXT = descend(
+    ROBERTA, "data2vec-text", RobertaConfig, prefix="data2vec_text", model_types=("data2vec-text",),
+    names=lambda c: [
+        *backbone_names("data2vec_text"), qkv_names("data2vec_text"), *roberta_head_names(c)
+    ],
+    presets={"data2vec-text-base": dict(pooler=True)}, absent={**ROBERTA.absent, "vocab_size": 30522},
+    heads={kind: name.replace("Roberta", "Data2VecText") for kind, name in ROBERTA.heads.items()},
+    paper="Baevski et al. 2022, arXiv 2202.03555",
+)  # fmt: skip
+
+XLM_ROBERTA_XL = descend(
+    ROBERTA, "xlm-roberta-xl", XLMRobertaXLConfig, names=xlm_roberta_xl_names,
+    build=lambda c: bert_encoder(c, roberta_head(c), order="pre", embed_norm=False),
+    presets={"xlm-roberta-xl": {}, "xlm-roberta-xxl": dict(dim=4096, layers=48)},
+    model_types=("xlm-roberta-xl",), absent={"max_position_embeddings": 514},
+    heads={kind: name.replace("Roberta", "XLMRobertaXL") for kind, name in ROBERTA.heads.items()},
+    paper="Goyal et al. 2021, arXiv 2105.00572",
+)  # fmt: skip
+
+BERT_GENERATION = descend(
+    BERT, "bert-generation", BertGenerationConfig, build=bert_generation,
+    names=[*backbone_names("bert"), qkv_names("bert"), ("lm_head.decoder", "head.out")],
+    presets={"bert-for-seq-generation": {}}, without=("types", "offset", "pooler", "tied"),
+    require={"tie_word_embeddings": (True,), "add_cross_attention": (False,)}, absent={"is_decoder": False},
+    objective="next_token", model_types=("bert-generation",), infer=None, copies={"lm_head.bias": "lm_head.decoder.bias"},
+    heads={"lm": "BertGenerationDecoder", "none": "BertGenerationEncoder"},
+    paper="Rothe et al. 2020, arXiv 1907.12461", **OWN,
 )  # fmt: skip

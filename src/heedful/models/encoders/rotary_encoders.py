@@ -16,6 +16,10 @@ From BERT to ModernBERT:  learned positions → rotary
                           post-norm → pre-norm, none before the first attention   GELU → GeGLU
                           two of three layers see a window, and turn faster   no biases   one segment
 
+Its decoder (Weller et al. 2025, arXiv 2507.11412).
+
+From ModernBERT to its decoder:  each position sees those before it   trained on the next word
+
 EuroBERT (Boizard et al. 2025, arXiv 2503.05500).
 
 From LLaMA to EuroBERT:  every position sees all others   trained on masked words
@@ -23,6 +27,7 @@ From LLaMA to EuroBERT:  every position sees all others   trained on masked word
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -56,6 +61,7 @@ from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
 from heedful.nn.head import (
+    DecoderMLMHead,
     Head,
     MLMHead,
     NoHead,
@@ -220,7 +226,11 @@ class ModernBertConfig(
         check_choice("pooling", self.pooling, ("first", "mean"), ConfigError)
 
 
-def modernbert(c: ModernBertConfig) -> LM:
+class ModernBertDecoderConfig(ModernBertConfig, head="lm"):
+    """ModernBERT's sizes, whose window lies on one side."""
+
+
+def modernbert(c: ModernBertConfig, causal: bool = False) -> LM:
     size = head_size(c.dim, c.heads)
     norm = lambda: LayerNorm(c.dim, c.norm_eps, bias=c.norm_bias)
     turns = Rotary(size, c.rope_base, c.rope_scaling)
@@ -230,7 +240,7 @@ def modernbert(c: ModernBertConfig) -> LM:
         local = i in c.local
         attn = Attention(
             c.dim, c.heads, bias=c.bias, rotary=local_turns if local else turns,
-            window=c.window // 2 + 1 if local else None, dropout=c.dropout,
+            window=c.window // 2 + (not causal) if local else None, dropout=c.dropout,
         )  # fmt: skip
         ffn = GatedMLP(c.dim, c.hidden, activation(c.act), bias=c.ffn_bias, dropout=c.dropout)
         return Block(norm, attn=attn, ffn=ffn)
@@ -238,7 +248,7 @@ def modernbert(c: ModernBertConfig) -> LM:
     blocks = [block(i) for i in range(c.layers)]
     blocks[0].attn_norm = nn.Identity()  # the embedding's norm stands just before it
     embed = Embedding(c.vocab, c.dim, norm=norm(), dropout=c.dropout)
-    return LM(embed, Stack(blocks, norm()), modernbert_head(c), causal=False)
+    return LM(embed, Stack(blocks, norm()), modernbert_head(c), causal=causal)
 
 
 def modernbert_head(c: ModernBertConfig) -> Head:
@@ -248,6 +258,7 @@ def modernbert_head(c: ModernBertConfig) -> Head:
     return choose_head(
         c.head,
         mlm=lambda: MLMHead(c.dim, c.vocab, act, bias=c.head_bias, **mlm),
+        lm=lambda: DecoderMLMHead(c.dim, c.vocab, act, bias=c.head_bias, **mlm),
         **encoder_heads(
             c.dim, c.labels, lambda: Pooler(c.dim, act, token=c.pooling, bias=c.head_bias, norm=norm()),
             c.dropout, lambda: Transform(c.dim, act, norm(), bias=c.head_bias),
@@ -322,6 +333,19 @@ MODERNBERT = declare(
     gguf="modern-bert",
     gguf_names=MODERNBERT_GGUF_NAMES, gguf_head="none", gguf_read=read_modernbert_gguf,
     gguf_write=write_modernbert_gguf, paper="Warner et al. 2024, arXiv 2412.13663",
+)  # fmt: skip
+
+
+MODERNBERT_DECODER = descend(
+    MODERNBERT, "modernbert-decoder", ModernBertDecoderConfig, build=partial(modernbert, causal=True),
+    names=[
+        ("model.layers.*.attn.{q_proj,k_proj,v_proj}", "blocks.*.attn.{q,k,v}"),
+        ("lm_head.{dense,norm}", "head.{dense,norm}"), *MODERNBERT_NAMES,
+    ],
+    presets={"ettin-decoder-150m": {}}, without=("pooling",), model_types=("modernbert-decoder",),
+    objective="next_token", heads={"lm": "ModernBertDecoderForCausalLM", "none": "ModernBertDecoderModel"},
+    write=None, usual=lambda c: {"pad_token_id": 0}, gguf_names=(), gguf_head="lm",
+    paper="Weller et al. 2025, arXiv 2507.11412",
 )  # fmt: skip
 
 

@@ -171,6 +171,7 @@ GPT2 = declare(
         "lm": "GPT2LMHeadModel", "classify": "GPT2ForSequenceClassification",
         "tag": "GPT2ForTokenClassification", "span": "GPT2ForQuestionAnswering", "none": "GPT2Model",
     },
+    model_types=("gpt2", "gpt-sw3"),  # GPT-SW3 differs by its sizes and its tokenizer
     require={"add_cross_attention": (False,)},
     drop=("*.attn.bias",), gguf="gpt2",
     gguf_names=[("position_embd", "embed.position"), FUSED_QKV, *ROWS],

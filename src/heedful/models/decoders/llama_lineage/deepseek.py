@@ -6,6 +6,7 @@ From V2 to V3:  softmax router → sigmoid router, balanced by a bias instead of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,8 +14,9 @@ from heedful.core.checks import check_integer
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, from_zero
 from heedful.models.decoders.llama_lineage.llama import NAMES, llama
-from heedful.models.family import PlainConfig, declare, descend, published_heads
+from heedful.models.family import PlainConfig, declare, descend, no_token_ids, published_heads
 from heedful.nn.attention.latent import LatentAttention
+from heedful.nn.context import Part
 from heedful.nn.ffn import GatedMLP, activation
 from heedful.nn.moe import Experts, MoE, Router, SigmoidRouter, SoftmaxRouter
 from heedful.nn.position import Scaling, YarnScaling, yarn_gain
@@ -22,39 +24,29 @@ from heedful.weights.names import Row
 from heedful.weights.ops import SAME, Pairs, Stacked
 
 
-class DeepSeekV2Config(
+class LatentConfig(
     PlainConfig, vocab=102400, dim=5120, layers=60, heads=128, act="silu", norm_eps=1e-6, tied=False,
 ):  # fmt: skip
+    """What decoders share whose keys and values are one latent."""
+
     rank: int = 512  # of the latent that holds keys and values
     q_rank: int = from_zero(1536)  # of the queries' latent; 0: straight from x
     head_dim: int = 128  # of a query or key, without its rotary part
     rope_dim: int = 64  # the rotary part
     value_dim: int = 128
     hidden: int = 12288  # of the dense layers
-    dense: int = from_zero(1)  # how many first layers have no experts
-    experts: int = 160
-    active: int = 6  # experts per token
-    shared: int = 2  # experts that every token visits
-    expert_hidden: int = 1536
-    groups: int = 8  # of experts
-    groups_kept: int = 3  # how many of them a token may visit
-    route_scale: float = 16.0  # of the experts' weights
-    normalise: bool = False  # whether the experts' weights sum to 1
     context: int = 163840
     rope_base: float = 10000.0
     rope_scaling: Scaling | None = None
     interleaved: bool = True  # how published rotary pairs are stored; ours stand half a head apart
     bias: bool = False  # of the attention's down projections and its output
-    ffn_bias: bool = False
     dropout: float = 0.0  # of the attention's weights
-    mtp: int = from_zero(0)  # further layers in the published file that predict later tokens; not built
 
     def check(self) -> None:
         if self.rope_dim < 2 or self.rope_dim % 2:
             raise ConfigError(
                 f"`rope_dim={self.rope_dim}` must be even and at least 2: it holds rotary pairs"
             )
-        check_integer("dense", self.dense, 0, self.layers, ConfigError)
 
     @property
     def scale(self) -> float:
@@ -65,6 +57,24 @@ class DeepSeekV2Config(
         return float((self.head_dim + self.rope_dim) ** -0.5 * gain**2)
 
 
+class DeepSeekV2Config(LatentConfig):
+    dense: int = from_zero(1)  # how many first layers have no experts
+    experts: int = 160
+    active: int = 6  # experts per token
+    shared: int = 2  # experts that every token visits
+    expert_hidden: int = 1536
+    groups: int = 8  # of experts
+    groups_kept: int = 3  # how many of them a token may visit
+    route_scale: float = 16.0  # of the experts' weights
+    normalise: bool = False  # whether the experts' weights sum to 1
+    ffn_bias: bool = False
+    mtp: int = from_zero(0)  # further layers in the published file that predict later tokens; not built
+
+    def check(self) -> None:
+        super().check()
+        check_integer("dense", self.dense, 0, self.layers, ConfigError)
+
+
 class DeepSeekV3Config(
     DeepSeekV2Config, vocab=129280, dim=7168, layers=61, hidden=18432, dense=from_zero(3), experts=256,
     active=8, shared=1, expert_hidden=2048, groups_kept=4, route_scale=2.5, normalise=True,
@@ -72,8 +82,23 @@ class DeepSeekV3Config(
     """The sizes of DeepSeek-V3."""
 
 
+class YoutuConfig(
+    LatentConfig, vocab=128256, dim=2048, layers=32, heads=16, hidden=6144, context=131072, tied=True,
+):  # fmt: skip
+    """The sizes of Youtu-LLM 2B."""
+
+
 def deepseek_mlp(c: DeepSeekV2Config, hidden: int) -> GatedMLP:
     return GatedMLP(c.dim, hidden, activation(c.act), bias=c.ffn_bias)
+
+
+def latent_decoder(c: LatentConfig, ffn: Callable[[int], Part] | None = None) -> LM:
+    """LLaMA with latent attention, and the feed-forward part `ffn(i)` in layer i."""
+    attn = lambda rotary, i: LatentAttention(
+        c.dim, c.heads, rank=c.rank, q_rank=c.q_rank, head_dim=c.head_dim, rope_dim=c.rope_dim,
+        value_dim=c.value_dim, rotary=rotary, bias=c.bias, scale=c.scale, dropout=c.dropout,
+    )  # fmt: skip
+    return llama(c, attn=attn, ffn=ffn)
 
 
 def moe(c: Any, router: type[Router]) -> MoE:
@@ -88,11 +113,7 @@ def moe(c: Any, router: type[Router]) -> MoE:
 
 
 def deepseek(c: DeepSeekV2Config, router: type[Router]) -> LM:
-    attn = lambda rotary, i: LatentAttention(
-        c.dim, c.heads, rank=c.rank, q_rank=c.q_rank, head_dim=c.head_dim, rope_dim=c.rope_dim,
-        value_dim=c.value_dim, rotary=rotary, bias=c.bias, scale=c.scale, dropout=c.dropout,
-    )  # fmt: skip
-    return llama(c, attn=attn, ffn=lambda i: deepseek_mlp(c, c.hidden) if i < c.dense else moe(c, router))
+    return latent_decoder(c, lambda i: deepseek_mlp(c, c.hidden) if i < c.dense else moe(c, router))
 
 
 EACH = "{gate,up,down}"
@@ -105,7 +126,7 @@ MIXTURE_NAMES: list[Row] = [
 ]
 
 
-def deepseek_names(c: DeepSeekV2Config) -> list[Row]:
+def deepseek_names(c: LatentConfig) -> list[Row]:
     """The rotary entries come last in every query head and in the shared key."""
     queries = Pairs(c.heads, c.rope_dim) if c.interleaved else SAME
     key = Pairs(1, c.rope_dim) if c.interleaved else SAME
@@ -143,7 +164,7 @@ def read_deepseek_v2(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {**read_deepseek(hf_config), "groups": groups, "groups_kept": groups_kept}
 
 
-def write_deepseek(c: DeepSeekV2Config) -> dict[str, Any]:
+def write_deepseek(c: LatentConfig) -> dict[str, Any]:
     return {"q_lora_rank": c.q_rank or None, "num_key_value_heads": c.heads}
 
 
@@ -211,4 +232,11 @@ DEEPSEEK_V3 = descend(
     # Layers that predict later tokens are not built, nor written.
     read=read_deepseek, write=lambda c: write_deepseek(c) | {"num_nextn_predict_layers": 0},
     paper="DeepSeek-AI 2024, arXiv 2412.19437",
+)  # fmt: skip
+
+YOUTU = descend(
+    DEEPSEEK_V3, "youtu", YoutuConfig, build=latent_decoder, presets={"youtu-llm-2b": {}},
+    without=("q_rank",), heads={"lm": "YoutuForCausalLM", "none": "YoutuModel"}, require={},
+    write=write_deepseek, drop=(), usual=no_token_ids, absent={"num_attention_heads": 16},
+    paper="Tencent Youtu Lab 2025, arXiv 2512.24618",
 )  # fmt: skip

@@ -7,6 +7,9 @@ Granite:    embeddings, scores, what a part adds and logits are each multiplied 
 Nemotron:   RMSNorm → LayerNorm that multiplies by 1 + γ   an MLP with squared ReLU   half of each head turned
 
 Helium:     rotary pairs side by side
+Ernie 4.5:  rotary pairs side by side, perhaps biases everywhere
+Jais 2:     Nemotron with plain LayerNorm, biases, and whole heads turned
+HyperCLOVA: Granite, and norms after the parts, too
 CWM:        three of four layers have a window, the first of four sees all
 Persimmon:  an MLP with squared ReLU   LayerNorm, also of queries and keys   half of each head turned   biases
 
@@ -35,6 +38,7 @@ From it to GLM-4-0414:  norms after the parts, too
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -57,8 +61,9 @@ from heedful.models.decoders.llama_lineage.phi import GATE_UP
 from heedful.models.family import descend, gguf_keys, no_token_ids, published_heads
 from heedful.models.gguf_config import QKV, ROWS
 from heedful.nn.attention.multi_head import head_size
-from heedful.nn.block import Block, ParallelBlock
-from heedful.nn.ffn import MLP, activation
+from heedful.nn.block import Block, ParallelBlock, SandwichBlock
+from heedful.nn.context import Part
+from heedful.nn.ffn import MLP, GatedMLP, activation
 from heedful.nn.norm import HeadLayerNorm, LayerNorm, OffsetLayerNorm, RMSNorm
 from heedful.nn.position import Llama3Scaling
 from heedful.weights.names import Row
@@ -106,6 +111,28 @@ class HeliumConfig(
     out_bias: bool = False
 
 
+class Ernie45Config(
+    DecoderConfig, vocab=103424, dim=1024, layers=18, heads=16, kv_heads=2, head_dim=128, hidden=3072,
+    context=131072, rope_base=500000.0, norm_eps=1e-5, tied=True,
+):  # fmt: skip
+    bias: bool = False  # of all matrices but the output's
+
+
+class Jais2Config(
+    LlamaConfig, vocab=150272, dim=3328, heads=26, hidden=26624, context=8192, act="relu2", norm_eps=1e-5,
+    bias=True, ffn_bias=True,
+):  # fmt: skip
+    """The sizes of Jais 2 8B."""
+
+
+class HyperCLOVAXConfig(LlamaConfig):
+    embed_scale: float = 1.0
+    score_scale: float = derived(lambda c: c.head_dim**-0.5)
+    residual_scale: float = 1.0  # of what a part adds
+    logit_scale: float = 1.0
+    post_norm: bool = True
+
+
 CWM_SCALING = Llama3Scaling(16.0)
 
 
@@ -145,12 +172,19 @@ def nemotron(c: NemotronConfig) -> LM:
     return llama(c, ffn=lambda i: ungated_mlp(c), norm=lambda: OffsetLayerNorm(c.dim, c.norm_eps))
 
 
-def granite(c: GraniteConfig) -> LM:
+def granite(c: Any, block: Callable[..., Part] = Block) -> LM:
     """Divide the residual stream by r: then parts add what they give, as norm(x, ε) = norm(x / r, ε / r²)."""
     r = c.residual_scale
     attn = lambda rotary, i: llama_attention(c, rotary, i, scale=c.score_scale)
     norm = lambda: RMSNorm(c.dim, c.norm_eps / r**2)
-    return llama(c, attn=attn, norm=norm, embed_scale=c.embed_scale / r, scale=1 / c.logit_divisor)
+    scale = vars(c).get("logit_scale") or 1 / c.logit_divisor
+    return llama(c, attn=attn, norm=norm, block=block, embed_scale=c.embed_scale / r, scale=scale)
+
+
+def hyperclova(c: HyperCLOVAXConfig) -> LM:
+    after = lambda: RMSNorm(c.dim, c.norm_eps)
+    block = lambda norm, **parts: SandwichBlock(norm, after, **parts)
+    return granite(c, block if c.post_norm else Block)
 
 
 ARCEE = descend(
@@ -210,6 +244,18 @@ GRANITE = descend(
     gguf_tensors=LLAMA.gguf_tensors, paper="Granite Team, IBM 2024, Granite 3.0",
 )  # fmt: skip
 
+HYPERCLOVAX = descend(
+    GRANITE, "hyperclovax", HyperCLOVAXConfig, build=hyperclova,
+    names=lambda c: [
+        ("model.layers.*.{post_norm1,post_norm2}", "blocks.*.{attn_post_norm,ffn_post_norm}"),
+        *LLAMA.rows(c),
+    ],
+    keys=dict(logits_scaling="logit_scale", use_post_norm="post_norm"), presets={},
+    tiny=dict(embed_scale=3.0, score_scale=0.5, residual_scale=0.25, logit_scale=0.5),
+    heads={"lm": "HyperCLOVAXForCausalLM", "none": "HyperCLOVAXModel"}, gguf_names=(),
+    paper="NAVER Cloud 2025, arXiv 2506.22403",
+)  # fmt: skip
+
 NEMOTRON = descend(
     LLAMA, "nemotron", NemotronConfig, build=nemotron, keys=dict(norm_eps="norm_eps"),
     presets={
@@ -242,6 +288,20 @@ HELIUM = descend(
     presets={"helium-1-preview-2b": {}}, heads=published_heads("Helium", "span"), usual=no_token_ids,
     absent={"head_dim": 128, "num_key_value_heads": 20, "rope_theta": 100000.0}, gguf_names=(),
     paper="Kyutai 2025, Helium 1",
+)  # fmt: skip
+ERNIE_4_5 = descend(
+    LLAMA, "ernie4-5", Ernie45Config, keys=dict(use_bias="bias"), presets={"ernie-4.5-0.3b": {}},
+    build=lambda c: llama(
+        c, ffn=lambda i: GatedMLP(c.dim, c.hidden, activation(c.act), bias=c.bias)
+    ),
+    names=lambda c: [*paired_rows(c, "model.layers.*.self_attn.{}_proj"), *NAMES],
+    heads={"lm": "Ernie4_5ForCausalLM", "none": "Ernie4_5Model"}, absent={"rope_theta": 500000.0},
+    gguf_names=(), paper="Baidu 2025, ERNIE 4.5",
+)  # fmt: skip
+JAIS2 = descend(
+    LLAMA, "jais2", Jais2Config, keys=dict(layer_norm_eps="norm_eps"), presets={"jais-2-8b": {}},
+    build=lambda c: llama(c, ffn=lambda i: ungated_mlp(c), norm=lambda: LayerNorm(c.dim, c.norm_eps)),
+    heads={"lm": "Jais2ForCausalLM", "none": "Jais2Model"}, gguf_names=(), paper="Inception 2025, Jais 2",
 )  # fmt: skip
 CWM = descend(
     MISTRAL, "cwm", CWMConfig, presets={"cwm-32b": {}}, tiny=dict(window=4, local=(1,), rope_scaling=None),

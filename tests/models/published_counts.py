@@ -105,6 +105,20 @@ STORED = {
 WITH_IMAGES = {"gemma-3-4b": 4_300_079_472, "gemma-3-12b": 12_187_325_040, "gemma-3-27b": 27_432_406_640}
 
 UNCONFIRMED = {
+    "data2vec-text-base": 124_645_632,
+    "xlm-roberta-xl": 3_482_485_760,
+    "xlm-roberta-xxl": 10_712_735_744,
+    "bert-for-seq-generation": 354_452_662,
+    "ettin-decoder-150m": 149_014_272,
+    "youtu-llm-2b": 1_961_560_064,
+    "ernie-4.5-0.3b": 360_748_032,
+    "jais-2-8b": 8_090_401_280,
+    "plbart-base": 139_220_736,
+    "mvp": 406_293_504,
+    "blenderbot-400m-distill": 364_802_560,
+    "blenderbot-3b": 2_696_268_800,
+    "blenderbot-90m": 87_508_992,
+    "bigbird-pegasus-large-arxiv": 576_891_904,
     "led-base-16384": 161_844_480,
     "led-large-16384": 459_801_600,
     "xlnet-base-cased": 116_750_336,

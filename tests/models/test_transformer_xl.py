@@ -37,7 +37,8 @@ def published() -> LM:
         elif name.endswith((".weight", "bias")):
             weights[name] = tensor
     left_out = model.load_state_dict(weights, strict=False)
-    assert left_out.missing_keys == ["head.out.weight"] and not left_out.unexpected_keys  # the tied one
+    assert left_out.missing_keys == ["head.out.weight"]  # the tied one
+    assert not left_out.unexpected_keys
     assert isinstance(model, LM)
     return model
 

@@ -1,14 +1,14 @@
 """Write tests/models/transformer_xl.safetensors: weights and answers of the published Transformer-XL.
 
-`transformers` dropped this architecture in version 5. The file was made once with Python 3.11, torch 2.13.0 and
-transformers 4.37.2:
+`transformers` dropped this architecture in version 5. The file was made once with Python 3.11, torch 2.13.0
+and transformers 4.37.2:
 
     python -m venv old && old/bin/pip install torch==2.13.0 transformers==4.37.2 "numpy<2" safetensors
     old/bin/python tests/scripts/transformer_xl_fixture.py
 
-Tensors have their published names; `first` and `second` are two segments of a text, and `first.answer` and
-`second.answer` the log-probabilities after each token, of which the second remembers the first. The class of
-transformers begins with a memory of zeros that it attends to. Here it begins with an empty one, as in the paper.
+Tensors have their published names. `first` and `second` are two segments of a text. `first.answer` and
+`second.answer` are the log-probabilities after each token, and the second segment remembers the first. The
+class of transformers begins with a memory of zeros that it attends to. Here it begins with an empty one.
 """
 
 from __future__ import annotations

@@ -110,12 +110,12 @@ def decoder_alone(parent: Family, config: type[Config] = BartDecoderConfig, **ch
     """The decoder of a published encoder-decoder. A silent file means what it means to the parent's class."""
     whole = parent.config.strict()
     absent = {theirs: getattr(whole, parent.keys[theirs]) for theirs in KEYS if theirs in parent.keys}
-    options = OPTIONS | {
+    own: dict[str, Any] = {
         "build": bart_decoder, "heads": {"lm": parent.heads["none"].removesuffix("Model") + "ForCausalLM"},
         "model_types": parent.model_types, "absent": absent | parent.absent, "usual": parent.usual,
         "drop": parent.drop, "paper": parent.paper,
     }  # fmt: skip
-    return declare(f"{parent.name}-decoder", config, **options | changes)
+    return declare(f"{parent.name}-decoder", config, **OPTIONS | own | changes)
 
 
 BART = decoder_alone(bart.BART)

@@ -304,7 +304,8 @@ MVP = descend(
 BLENDERBOT = descend(
     BART, "blenderbot", BlenderbotConfig, build=partial(bart, offset=0, embed_norm=False), require={},
     presets={
-        "blenderbot-400m-distill": dict(dim=1280, decoder_layers=12), "blenderbot-3b": dict(decoder_layers=24)
+        "blenderbot-400m-distill": dict(dim=1280, decoder_layers=12, scale_embed=True),
+        "blenderbot-3b": dict(decoder_layers=24, scale_embed=True),
     },
     heads={"lm": "BlenderbotForConditionalGeneration", "none": "BlenderbotModel"},
     usual=lambda c: {"pad_token_id": 0},
@@ -314,7 +315,7 @@ BLENDERBOT = descend(
 BLENDERBOT_SMALL = descend(
     BART, "blenderbot-small", BlenderbotSmallConfig, build=blenderbot_small, require={},
     names=lambda c: [("model.decoder.layernorm_embedding", "target_embed.widen"), *BART.rows(c)],
-    presets={"blenderbot-90m": {}}, model_types=("blenderbot-small",),
+    presets={"blenderbot-90m": dict(scale_embed=True)}, model_types=("blenderbot-small",),
     heads={"lm": "BlenderbotSmallForConditionalGeneration", "none": "BlenderbotSmallModel"},
     usual=lambda c: {"pad_token_id": 0}, absent={"vocab_size": 50265},
     paper="Roller et al. 2021, arXiv 2004.13637",

@@ -171,7 +171,8 @@ BERT_GENERATION = descend(
     names=[*backbone_names("bert"), qkv_names("bert"), ("lm_head.decoder", "head.out")],
     presets={"bert-for-seq-generation": {}}, without=("types", "offset", "pooler", "tied"),
     require={"tie_word_embeddings": (True,), "add_cross_attention": (False,)}, absent={"is_decoder": False},
-    objective="next_token", model_types=("bert-generation",), infer=None, copies={"lm_head.bias": "lm_head.decoder.bias"},
+    objective="next_token", model_types=("bert-generation",), infer=None,
+    copies={"lm_head.bias": "lm_head.decoder.bias"},
     heads={"lm": "BertGenerationDecoder", "none": "BertGenerationEncoder"},
     paper="Rothe et al. 2020, arXiv 1907.12461", **OWN,
 )  # fmt: skip

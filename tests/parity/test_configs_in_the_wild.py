@@ -209,3 +209,17 @@ def test_a_config_in_a_format_of_its_own_says_so() -> None:
     """The first Mamba files have d_model and ssm_cfg, and no model_type."""
     with refused(NotFound, "no model_type", hint="transformers"):
         by_model_type("None")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "published_class", "family"),
+    [
+        ("bart", "BartForCausalLM", "bart-decoder"), ("bart", "BartForConditionalGeneration", "bart"),
+        ("bart", "SomebodysBart", "bart"), ("marian", "MarianForCausalLM", "marian-decoder"),
+        ("marian", "MarianMTModel", "marian"), ("blenderbot", "BlenderbotModel", "blenderbot"),
+    ],
+)  # fmt: skip
+def test_the_published_class_tells_a_decoder_alone_from_the_whole_model(
+    model_type: str, published_class: str, family: str
+) -> None:
+    assert by_model_type(model_type, [published_class]).name == family

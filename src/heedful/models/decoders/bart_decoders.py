@@ -112,7 +112,7 @@ def decoder_alone(parent: Family, config: type[Config] = BartDecoderConfig, **ch
     absent = {theirs: getattr(whole, parent.keys[theirs]) for theirs in KEYS if theirs in parent.keys}
     own: dict[str, Any] = {
         "build": bart_decoder, "heads": {"lm": parent.heads["none"].removesuffix("Model") + "ForCausalLM"},
-        "model_types": parent.model_types, "absent": absent | parent.absent, "usual": parent.usual,
+        "model_types": parent.model_types, "absent": {**absent, **parent.absent}, "usual": parent.usual,
         "drop": parent.drop, "paper": parent.paper,
     }  # fmt: skip
     return declare(f"{parent.name}-decoder", config, **OPTIONS | own | changes)

@@ -169,7 +169,7 @@ def test_what_a_file_would_say_falsely_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 50)
     model = tiny_model("llama", vocab=250)
     model.tokenizer = heedful.train_tokenizer("bpe", [tmp_path / "text.txt"], vocab=300)
-    with refused(InputError, "250", "tokens", hint="--no-tokenizer"):
+    with refused(InputError, "250", "tokens", hint="tokenizer=False"):
         export_gguf(model, path)
     assert [one.name for one in tmp_path.iterdir()] == ["text.txt"]
 

@@ -213,7 +213,7 @@ def _load_model(
         if not row.model:
             pairs = f"they do translation_{', translation_'.join(TRANSLATORS)}: give `model=`"
             kind = row.load()
-            hint = pairs if kind.__name__ == "Translation" else f"give `model=`, {kind.needs}"
+            hint = pairs if kind.__name__ == "Translation" else f"give `model=`: {kind.needs}"
             raise InputError(f"no bundled model supports {task}", hint=hint)
     source = model
     if source is None:

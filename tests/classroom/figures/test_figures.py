@@ -397,7 +397,7 @@ BAD = [
     (lambda m: view.attention(lambda **k: None, "text"), "needs the model's tokenizer"),
     (lambda m: view.attention(lambda **k: None, IDS), "gave no attentions"),
     (lambda m: view.next_token(m, IDS, top_p=2.0), "top_p=2.0 must be"),
-    (lambda m: view.positions(m, 1), "2 to 2048 positions"),
+    (lambda m: view.positions(m, 1), "between 2 and 2048"),
     (lambda m: view.embeddings(torch.zeros(3, 2)), "vectors .V, D. and names="),
     (lambda m: view.embeddings(m, table="target"), "no table 'target'"),
     (lambda m: view.embeddings(m, words=[1]), "at least 2 words"),
@@ -457,7 +457,7 @@ def test_a_place_where_nothing_can_be_written_is_said(tmp_path: Path, path: str 
 def test_positions_are_as_many_as_the_model_has_and_as_can_be_drawn() -> None:
     model = tiny("gpt2")
     assert view.positions(model, length=2000).about["positions"] == model.config.context  # type: ignore[attr-defined]
-    with pytest.raises(InputError, match="2 to 2048"):
+    with pytest.raises(InputError, match="between 2 and 2048"):
         view.positions(model, length=10**6)
     with pytest.raises(InputError, match="no run was named"):
         view.training([])

@@ -303,7 +303,9 @@ def save_picture(
     font: str | None = None,
 ) -> None:  # fmt: skip
     """Write the drawing as a .png or a .pdf, `width` inches wide; by default a unit is a 72nd of an inch."""
-    import_optional("matplotlib", f"a {path.suffix[1:].upper()}", "write a .svg or .html file")
+    import_optional(
+        "matplotlib.backends.backend_agg", f"a {path.suffix[1:].upper()}", "write a .svg or .html file"
+    )
     import warnings
 
     from matplotlib.backends.backend_agg import FigureCanvasAgg

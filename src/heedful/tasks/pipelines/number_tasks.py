@@ -294,7 +294,7 @@ class Rerank(NumberTask):
     """
 
     heads = ("classify",)
-    needs = "a cross-encoder: a head of one label that reads query and text together"
+    needs = "a cross-encoder, which reads the query and a text together and has one label"
     fields = ("source", "sentences")
     command, head, metric, label_unit = "rerank", "classify", "ndcg", "label"
     # What sentence-transformers' CrossEncoder applies to the logit.

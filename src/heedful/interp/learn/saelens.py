@@ -170,7 +170,7 @@ def _from_saelens(
     centred = bool(centred) and site in CENTRED
     if config.normalize != "none" and (centred or site in NORMALIZED):
         raise InputError(
-            f"{hook} with normalize_activations={config.normalize!r} cannot be read here",
+            f'{hook} with "normalize_activations": {config.normalize!r} cannot be read here',
             hint="choose a dictionary that does not normalize its activations",
         )
     # Some choose features by their size in the output: then each row of the decoder gets length 1.
@@ -215,7 +215,7 @@ def _norm_weights(model: Model | None, name: str, hook: str) -> tuple[Tensor, Te
     if model is None:
         raise InputError(
             f"{hook} is a norm's output before its weight and bias, which no value here is",
-            hint="give the model whose norm it is, as in load_dictionary(FOLDER, model=model)",
+            hint="give the model whose norm it is, as in `load_dictionary(FOLDER, model=model)`",
         )
     norm = model.get_submodule(name.removesuffix(".output"))
     if not isinstance(norm, nn.LayerNorm | RMSNorm):

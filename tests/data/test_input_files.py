@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -11,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from heedful.core.errors import InputError, MissingPackage
-from heedful.data.input_files import read_input_file, stream_table, table_in_memory
+from heedful.data.input_files import cell_text, read_input_file, stream_table, table_in_memory
 from heedful.data.readers import Table
 from heedful.tasks.examples import Role, infer_columns
 
@@ -140,6 +142,50 @@ def test_the_first_sheet_of_an_excel_file_is_a_table(tmp_path: Path) -> None:
     (tmp_path / "damaged.xlsx").write_bytes(b"PK no workbook")
     with pytest.raises(InputError, match="damaged or no .xlsx file"):
         read_input_file(str(tmp_path / "damaged.xlsx"))
+
+
+def test_sheets_that_are_not_read_are_named(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.title = "January"
+    book.active.append(["text", "label"])
+    book.active.append(["good", 1])
+    book.create_sheet("February").append(["text", "label"])
+    book.save(tmp_path / "t.xlsx")
+    table = read_input_file(str(tmp_path / "t.xlsx"))
+    assert len(table.rows) == 1
+    assert table.notes == (f"{tmp_path / 't.xlsx'}: only the sheet 'January' is read, and not 'February'",)
+    assert stream_table(str(tmp_path / "t.xlsx"))[0].notes == table.notes
+
+
+def test_a_parquet_file_may_have_dates_decimals_and_bytes(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    row = {"text": "Grüße".encode(), "price": Decimal("4.50"), "day": date(2024, 2, 29)}
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "t.parquet")
+    [row] = read_input_file(str(tmp_path / "t.parquet")).rows
+    assert [cell_text(value) for value in row.values.values()] == ["Grüße", "4.50", "2024-02-29"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "text;note (a, b);label\nfine, really;1;pos\nbad;2;neg\n",
+        "sep=;\ntext;note (a, b);label\nfine, really;1;pos\nbad;2;neg\n",
+    ],
+)
+def test_the_delimiter_is_the_one_that_every_row_has_as_often(content: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(content)
+    table = read_input_file(str(tmp_path / "t.csv"))
+    assert table.columns == ("text", "note (a, b)", "label")
+    assert [row.get("text") for row in table.rows] == ["fine, really", "bad"]
+
+
+def test_no_cell_of_columns_with_one_name_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("text,score,score\na,1,2\n")
+    table = read_input_file(str(tmp_path / "t.csv"))
+    assert table.rows[0].values == {"text": "a", "score": "1", "score_2": "2"}
+    assert table.repeated == {"score"}
 
 
 @pytest.mark.parametrize(

@@ -151,13 +151,24 @@ def test_quotes_are_text_in_tsv_unless_told_otherwise(tmp_path: Path) -> None:
     assert [v for _, v in Table(tmp_path / "q.tsv", quoted=True).rows(0)] == [("two\nlines",)]
 
 
+@pytest.mark.parametrize(
+    "text",
+    ['label,text\npos,"fine\nneg,bad\npos,good\n', 'text,label\n"fine,pos\nbad,neg\n"poor,neg\nso so,pos\n'],
+)
+def test_a_stray_quote_does_not_swallow_the_rows_below_it(tmp_path: Path, text: str) -> None:
+    # Python's reader makes one row of them, with as many cells as every other.
+    (tmp_path / "t.csv").write_text(text)
+    with refused(InputError, "line 2", "no quote ends it", hint="remove the quote"):
+        list(Table(tmp_path / "t.csv").rows("text"))
+
+
 def test_broken_tables_are_named(tmp_path: Path) -> None:
     write = lambda name, text: (tmp_path / name).write_text(text) and tmp_path / name
     with refused(InputError, "'txt'", hint="'text'"):
         list(Table(write("t.csv", "text,label\na,b\n")).rows("txt"))
     with refused(InputError, "line 3", "1 columns", 2):
         list(Table(write("t.csv", "text,label\na,b\nc\n")).rows("text"))
-    with refused(InputError, "line 2", "1 columns", 2, hint="quote"):
+    with refused(InputError, "line 2", "no quote ends it", hint="quote"):
         list(Table(write("t.csv", 'text,label\n"a,b\nc,d\n')).rows("text"))
     with pytest.raises(InputError, match="no column 5; it has 2"):
         list(Table(write("t.csv", "a,b\n")).rows(5))

@@ -31,6 +31,7 @@ from heedful.data.readers import (
     json_text,
     nested_names,
     read_objects,
+    sheet_notes,
 )
 
 Kind = Literal["table", "conll", "squad", "text"]
@@ -64,6 +65,7 @@ class InputFile:
     nested: tuple[str, ...] = ()  # dotted names of fields inside objects: "user.message"
     rows: list[Row] = field(default_factory=list, repr=False)
     repeated: frozenset[str] = frozenset()  # names that several columns have
+    notes: tuple[str, ...] = ()  # on what of the file is not read
     in_memory: bool = False  # whether there is no file, and `path` is a name for messages
 
     @property
@@ -112,7 +114,9 @@ def stream_table(
     if first is None:
         raise InputError(f"{file} has no rows")
     repeated = frozenset(name for name, count in Counter(names).items() if count > 1)
-    return InputFile(file, "table", encoding, *column_names([first]), [], repeated), chain([first], rows)
+    columns = column_names([first])
+    table = InputFile(file, "table", encoding, *columns, [], repeated, sheet_notes(file))
+    return table, chain([first], rows)
 
 
 def find_input_file(path: str, encoding: str) -> tuple[Path, str]:
@@ -144,19 +148,20 @@ def table_rows(file: Path, encoding: str, header: bool) -> tuple[tuple[str, ...]
     if kind in FIELD_KINDS:
         return (), (Row(where, values) for where, values in read_objects(file, encoding))
     table = Table(file, encoding=encoding, delimiter=kind)
+    if kind != "xlsx":  # what a spreadsheet writes is not always what the file's name says
+        tables = [replace(table, delimiter=one) for one in dict.fromkeys((kind, *DELIMITERS))]
+        alone = len(table.names) == 1
+        split = (other for other in tables[1:] if alone and len(other.names) > 1)
+        table = next((other for other in tables if other.has_even_rows()), next(split, table))
     first = table.names
     if not first:
         raise InputError(f"{file} is empty")
-    # The first line tells the delimiter: what a spreadsheet writes is not always what the name says.
-    alone = len(first) == 1 and kind != "xlsx"
-    other = next((d for d in DELIMITERS if d in first[0]), None) if alone else None
-    if other is not None:
-        table = replace(table, delimiter=other)
-        first = table.names
     names = first if header else tuple(map(str, range(len(first))))
     rows = replace(table, header=header).rows(*range(len(first)))
+    # A row keeps the cells of all columns: the second one that is called "label" is "label_2" there.
+    keys = [f"{name}_{n}" if (n := names[: i + 1].count(name)) > 1 else name for i, name in enumerate(names)]
     place = lambda where: where.removeprefix(f"{table.files[0]}, ")
-    return names, (Row(place(where), dict(zip(names, values, strict=True))) for where, values in rows)
+    return names, (Row(place(where), dict(zip(keys, values, strict=True))) for where, values in rows)
 
 
 def column_names(rows: Iterable[Row]) -> tuple[tuple[str, ...], tuple[str, ...]]:

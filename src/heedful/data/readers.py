@@ -9,9 +9,11 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -203,6 +205,16 @@ class Table:
             bytes_read = any(path.stat().st_size for path in self.files)
             raise InputError(f"{name_files(self.files)} {'has no rows' if bytes_read else 'is empty'}")
 
+    def has_even_rows(self) -> bool:
+        """Return whether the first rows have equally many cells, and more than one: the delimiter fits."""
+        path, delimiter = self.files[0], self.delimiter or table_delimiter(self.files[0])
+        try:
+            records = islice(self._records(path, delimiter), MAX_PROBED_LINES)
+            widths = {len(cells) for _, cells in records}
+        except InputError:
+            return False
+        return len(widths) == 1 and widths.pop() > 1
+
     def column(self, name: Column) -> Documents:
         """Return one column as documents."""
         settings = ("table", name, self.header, self.delimiter, self.quoted, self.encoding)
@@ -220,13 +232,23 @@ class Table:
         if len(delimiter) != 1 or delimiter in '\r\n"':
             raise InputError(f"`delimiter={delimiter!r}` must be one character", hint="no quote, no line end")
         csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-        lines = (line + "\n" for line in read_lines(path, self.encoding))
+        record_lines: list[str] = []
+
+        def lines() -> Iterator[str]:
+            for number, line in enumerate(read_lines(path, self.encoding)):
+                # "sep=;" in the first line tells a spreadsheet the delimiter
+                record_lines.append("\n" if number == 0 and re.fullmatch("sep=.", line) else line + "\n")
+                yield record_lines[-1]
+
         dialect: dict[str, Any] = {} if self._uses_quotes(delimiter) else {"quoting": csv.QUOTE_NONE}
-        reader = csv.reader(lines, delimiter=delimiter, **dialect)
+        reader = csv.reader(lines(), delimiter=delimiter, **dialect)
         last = 0
         try:
             for record in reader:
                 first, last = last + 1, reader.line_num
+                if last > first:
+                    check_closed_quote(path, first, last, record_lines, delimiter)
+                record_lines.clear()
                 if any(value.strip() for value in record):
                     yield range(first, last + 1), record
         except csv.Error as error:
@@ -264,6 +286,19 @@ class Table:
             yield where, tuple(map(json_text, values))
 
 
+def check_closed_quote(path: Path, first: int, last: int, lines: Sequence[str], delimiter: str) -> None:
+    """Raise InputError unless a record of several lines ends every quoted cell with a quote.
+
+    Python's reader accepts a quote that closes inside a cell, or never. A stray quote would then swallow all
+    rows up to the next one, and the result may still have as many columns as the others.
+    """
+    try:
+        next(csv.reader(lines, delimiter=delimiter, strict=True))
+    except csv.Error:
+        what = f"{path}, line {first}: a cell begins with a quote, and no quote ends it up to line {last}"
+        raise InputError(what, hint='remove the quote, or write "" for a quote inside a quoted cell') from None
+
+
 def find_field(row: Mapping[str, Any], name: str) -> Any:
     """Return the value of a field, or of one inside objects by its dotted name; None if there is none."""
     if name in row or "." not in name:
@@ -282,10 +317,14 @@ def nested_names(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def json_text(value: Any) -> str:
-    """Return a JSON value as text; lists of strings (tokens) are joined by spaces."""
+    """Return a value of JSON or Parquet as text; lists of strings (tokens) are joined by spaces."""
     if isinstance(value, list) and all(isinstance(v, str) for v in value):
         return " ".join(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, bytes):  # what some programs write into Parquet for texts
+        return value.decode("utf-8", "replace")
+    if isinstance(value, dict | list | bool | int | float):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)  # a date or a decimal number stands there without quotes
 
 
 def parse_json(text: str, path: Path, line: int | None = None) -> Any:
@@ -351,17 +390,35 @@ def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
             ) from None
 
 
+@contextmanager
+def open_workbook(path: Path) -> Iterator[Any]:
+    """Open an Excel file for reading, as openpyxl gives it."""
+    load_workbook = import_optional("openpyxl", f"{path}: an Excel file", "save it as .csv").load_workbook
+    with open_bytes(path) as file:
+        try:
+            book = load_workbook(file, read_only=True, data_only=True)
+        except (KeyError, ValueError, OSError, IndexError, zipfile.BadZipFile) as error:
+            raise InputError(f"{path} is damaged or no .xlsx file ({error})", hint="save it again") from None
+        yield book
+
+
+def sheet_notes(path: Path) -> tuple[str, ...]:
+    """Return a note on the sheets of an Excel file that are not read; none for other files."""
+    if stem_path(path).suffix.lower() != ".xlsx":
+        return ()
+    with open_workbook(path) as book:
+        names = book.sheetnames
+    others = ", ".join(map(repr, names[1:]))
+    return (f"{path}: only the sheet {names[0]!r} is read, and not {others}",) if others else ()
+
+
 def read_sheet(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of the first sheet of an Excel file that are not empty, each with its number.
 
     Cells are text; each row is as wide as the first, whose last cells may be empty.
     """
-    load_workbook = import_optional("openpyxl", f"{path}: an Excel file", "save it as .csv").load_workbook
-    with open_bytes(path) as file:
-        try:
-            sheet = load_workbook(file, read_only=True, data_only=True).worksheets[0]
-        except (KeyError, ValueError, OSError, IndexError, zipfile.BadZipFile) as error:
-            raise InputError(f"{path} is damaged or no .xlsx file ({error})", hint="save it again") from None
+    with open_workbook(path) as book:
+        sheet = book.worksheets[0]
         width = 0
         for number, row in enumerate(sheet.iter_rows(values_only=True), 1):
             whole = lambda value: int(value) if isinstance(value, float) and value.is_integer() else value

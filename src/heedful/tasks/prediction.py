@@ -229,8 +229,11 @@ def predict_files(request: PredictionRequest) -> tuple[Path, int]:
             print_above(f"resuming: {state['rows']:,} rows are in {part}")
         predictor = RowPredictor.of(request)
         for path in request.files:  # a wrong one is an error now, and not after hours
-            columns = predictor.choose_columns(stream_rows(path, request)[0], request.column_flags)
+            source = stream_rows(path, request)[0]
+            columns = predictor.choose_columns(source, request.column_flags)
             print_above(f"{path}: {', '.join(f'{role} = {name!r}' for role, name in columns.items())}")
+            for note in source.notes:
+                print_above(f"note: {note}")
         try:
             with part.open("r+b" if state["bytes"] else "wb") as file:
                 file.truncate(state["bytes"])

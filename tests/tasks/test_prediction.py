@@ -97,6 +97,29 @@ def test_a_run_that_was_killed_goes_on_and_writes_the_same_bytes(
     assert sorted(path.name for path in tmp_path.glob("out*")) == [out.name]
 
 
+def test_rows_of_json_may_have_other_fields_than_the_first(
+    classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prediction, "WINDOW_ROWS", 4)
+    rows: list[dict[str, Any]] = [{"note": text} for text in TEXTS]
+    rows[4]["source"] = "mail"  # the first of a window
+    out = heedful.predict(classifier, toy.lines(tmp_path / "rows.jsonl", rows), out=tmp_path / "out.jsonl")
+    found = [json.loads(line) for line in Path(str(out)).read_text().splitlines()]
+    assert [row["note"] for row in found] == TEXTS
+    assert [i for i, row in enumerate(found) if "source" in row] == [4]
+    rows[9]["label"] = "mine"
+    with pytest.raises(InputError, match="line 10: the row has the field 'label', which a prediction needs"):
+        heedful.predict(classifier, toy.lines(tmp_path / "late.jsonl", rows), out=tmp_path / "late-out.jsonl")
+
+
+def test_predictions_of_predictions_overwrite_no_column(classifier: Path, rows: Path, tmp_path: Path) -> None:
+    heedful.predict(classifier, rows, out=tmp_path / "once.csv")
+    heedful.predict(classifier, tmp_path / "once.csv", out=tmp_path / "twice.csv")
+    with (tmp_path / "twice.csv").open(newline="") as file:
+        names = next(csv.reader(file))
+    assert names[3:] == ["predicted_label", "score", "predicted_predicted_label", "predicted_score"]
+
+
 @pytest.mark.slow
 def test_a_process_that_was_killed_is_gone_on_with(classifier: Path, tmp_path: Path) -> None:
     big = tmp_path / "big.jsonl"

@@ -296,7 +296,8 @@ def check_closed_quote(path: Path, first: int, last: int, lines: Sequence[str], 
         next(csv.reader(lines, delimiter=delimiter, strict=True))
     except csv.Error:
         what = f"{path}, line {first}: a cell begins with a quote, and no quote ends it up to line {last}"
-        raise InputError(what, hint='remove the quote, or write "" for a quote inside a quoted cell') from None
+        hint = 'remove the quote, or write "" for a quote inside a quoted cell'
+        raise InputError(what, hint=hint) from None
 
 
 def find_field(row: Mapping[str, Any], name: str) -> Any:

@@ -60,8 +60,7 @@ def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, A
     if length is None and learnt is not None and kind.metric != "loss":  # there it is of what is written
         length = learnt.max_length
     rows = {"batch": request.batch} | ({} if length is None else {"length": length})
-    if learnt is not None or kind.command != "tag":  # a published tagger reads long texts in windows
-        rows["truncate"] = settings.pop("truncate", True)
+    rows["truncate"] = settings.pop("truncate", True)
     examples, facts = read_examples(kind, model, request, flags, learnt)
     examples = examples.first(None if request.limit is None else request.limit * request.batch)
     lines = ProgressReporter() if request.quiet else LineReporter()

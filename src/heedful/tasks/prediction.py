@@ -109,6 +109,15 @@ class RowPredictor:
             return ("vector",)
         return self.task.answer_columns
 
+    def added_columns(self, source: InputFile) -> dict[str, str]:
+        """Return what the new columns are called: "predicted_…" if the table has that name already."""
+        names = dict[str, str]()
+        for name in self.new_columns:
+            names[name] = name
+            while names[name] in source.columns:
+                names[name] = f"predicted_{names[name]}"
+        return names
+
     def choose_columns(self, source: InputFile, flags: ColumnFlags) -> dict[str, str]:
         """Return which columns are read, by their roles."""
         return infer_input_columns(source, self.command, input_roles(self.command), flags, self.learnt)
@@ -179,8 +188,9 @@ def windows(rows: Iterable[Row], columns: Sequence[str]) -> Iterator[tuple[list[
 def predict_rows(
     predictor: RowPredictor, source: InputFile, rows: Iterable[Row], flags: ColumnFlags
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield windows of rows with their predictions; a name that the table has already gets "predicted_"."""
-    columns = predictor.choose_columns(source, flags)
+    """Yield windows of rows with their predictions."""
+    columns, new = predictor.choose_columns(source, flags), predictor.added_columns(source)
+    empty = dict.fromkeys(new.values())
     in_folder = Path(source.path).parent if predictor.command == "read" else None
     for some, texts in windows(rows, list(columns.values())):
         if in_folder is not None:  # paths of images count from the table's own folder
@@ -188,9 +198,10 @@ def predict_rows(
         if "input" in columns:  # the text that an instruction is about is part of its prompt
             texts = [("\n\n".join(filter(str.strip, row)),) for row in texts]
         answers = predictor.predict(texts)
-        names = predictor.new_columns
-        new = {name: f"predicted_{name}" if name in source.columns else name for name in names}
-        empty = dict.fromkeys(new.values())
+        for row in some:  # the columns of JSON are the fields of its first row
+            if late := next((name for name in empty if name in row.values), None):
+                what = f"{source.path}, {row.where}: the row has the field {late!r}, which a prediction needs"
+                raise InputError(what, hint="give the first row that field too, or rename it")
         yield [
             row.values | (empty if answer is None else {new[name]: v for name, v in answer.items()})
             for row, answer in zip(some, answers, strict=True)
@@ -277,7 +288,7 @@ def write_windows(
                         what = f"{path}: a row has the field {extra[0]!r}, which the first row does not have"
                         raise InputError(what, hint="write a .jsonl file")
                     file.write(format_row(row, header, form))
-                new = [name for name in window[0] if name not in source.columns]
+                new = predictor.added_columns(source).values()
                 empty += sum(all(row[name] is None for name in new) for row in window)
                 done += len(window)
                 file.flush()

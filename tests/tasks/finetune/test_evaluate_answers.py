@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import heedful
 from heedful.tasks.evaluate import evaluate
 from heedful.tasks.finetune.request import EvaluationRequest
 from tests.tasks.pipelines.test_question_answering import qa, reader
@@ -46,6 +47,20 @@ def test_the_evaluated_answer_is_the_pipelines_answer(impossible: bool, tmp_path
     )
     assert scores["questions"] == len(rows)
     assert scores["exact_match"] == pytest.approx(100 * right / len(rows))
+
+
+@pytest.mark.parametrize("impossible", [False, True])
+def test_predicted_answers_are_found_as_measured_ones(
+    impossible: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A model that learnt that some questions have no answer may say so of a table, too.
+    monkeypatch.setitem(reader().hf_config, "unanswerable_questions", impossible)
+    rows = [{"question": q, "context": c} for q in QUESTIONS for c in CONTEXTS]
+    found = heedful.predict(reader(), rows, task="answer")
+    assert isinstance(found, list)
+    expected = qa()(rows, max_answer_len=30, handle_impossible_answer=impossible)
+    assert [row["answer"] for row in found] == [row["answer"] for row in expected]
+    assert any(len(row["answer"].split()) > 15 for row in found) or impossible
 
 
 def test_where_every_question_has_an_answer_one_is_always_given(tmp_path: Path) -> None:

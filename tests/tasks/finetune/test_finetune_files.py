@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import heedful
-from heedful.tasks.finetune.data import read_and_split
+from heedful.tasks.finetune.data import SplitExamples, read_and_split
 from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.train.recipes.progress import ProgressReporter
 from tests.tasks.finetune import finetuning as toy
@@ -380,6 +380,52 @@ def test_a_text_that_is_there_twice_is_never_held_out_and_learnt(
     assert "the score says nothing of others" in found.split_method
     given = FinetuneRequest(str(bases["encoder"]), str(file), valid=str(file))
     assert "of them are in the training file too" in read_and_split(given, ProgressReporter()).split_method
+
+
+def split_of(base: Path, file: Path) -> SplitExamples:
+    return read_and_split(FinetuneRequest(str(base), str(file)), ProgressReporter())
+
+
+def test_a_text_that_differs_only_by_case_or_space_is_not_held_out_either(
+    bases: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = [(s, s.split()[1]) for s in toy.SENTENCES]
+    alike = [(f" {s.title()}  ", label) for s, label in rows[: len(rows) // 2]]
+    file = toy.table(tmp_path / "twice.csv", ("text", "label"), [*rows, *alike])
+    split = split_of(bases["encoder"], file)
+    texts = lambda part: {" ".join(row[0].lower().split()) for row in part.items}
+    assert not texts(split.train) & texts(split.valid)
+
+
+def test_a_sentence_or_a_source_that_is_there_twice_is_not_held_out_either(
+    bases: dict[str, Path], tmp_path: Path
+) -> None:
+    # The second is on another line, and may have another answer.
+    toy.tagged(tmp_path / "once.conll")
+    twice = tmp_path / "twice.conll"
+    twice.write_text("\n\n".join([(tmp_path / "once.conll").read_text()] * 2))
+    found = split_of(bases["encoder"], twice)
+    once = lambda part: {one.words for one in part.items}
+    assert not once(found.train) & once(found.valid) or "nothing of others" in found.split_method
+    rows = [(s, toy.german(s)) for s in toy.SENTENCES]
+    others = [(s, "etwas anderes") for s in toy.SENTENCES[:18]]
+    found = split_of(bases["both"], toy.table(tmp_path / "t.csv", ("en", "de"), [*rows, *others]))
+    assert not {row[0] for row in found.train.items} & {row[0] for row in found.valid.items}
+
+
+def test_questions_of_one_text_stay_together_in_a_single_article(
+    bases: dict[str, Path], tmp_path: Path
+) -> None:
+    qas = lambda i, s: [
+        {"id": f"{i}{q}", "question": q, "answers": [{"text": s.split()[0], "answer_start": 0}]}
+        for q in ("who ?", "what does")
+    ]
+    paragraphs = [{"context": s, "qas": qas(i, s)} for i, s in enumerate(toy.SENTENCES)]
+    file = tmp_path / "one.json"
+    file.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
+    found = split_of(bases["encoder"], file)
+    assert not {one.context for one in found.train.items} & {one.context for one in found.valid.items}
+    assert f"of {len(toy.SENTENCES)} contexts" in found.split_method
 
 
 def test_numbers_and_spreadsheets_are_told_what_to_do(

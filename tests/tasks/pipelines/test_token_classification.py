@@ -11,10 +11,13 @@ import torch
 import heedful
 from heedful import pipeline
 from heedful.core.errors import InputError
+from heedful.data.examples.tagging import Sentence
 from heedful.tasks import Truncated
+from heedful.tasks.examples import Examples
 from heedful.tasks.model_inputs import tokenize
 from heedful.tasks.pipelines.token_classification import (
     ScoredToken,
+    TokenClassification,
     group_entities,
     merge_words,
     scored_tokens,
@@ -121,6 +124,19 @@ def test_truncation_reads_the_beginning_and_says_so(tiny: Tiny) -> None:
     assert len(found) == 62
     with pytest.warns(Truncated):
         assert len(nlp(long.split(), is_split_into_words=True, truncation=True)[0]) == 62
+
+
+def test_every_word_is_scored_wherever_it_stands(tiny: Tiny) -> None:
+    """The words behind the first window count, and one that the tokenizer drops is an O."""
+    nlp = pipeline("ner", model=tiny("tag", TAGS))
+    assert isinstance(nlp, TokenClassification)
+    words = (*["the", "cat", "sat", "on", "the", "mat", "in", "London"], "\u200b") * 12
+    examples = Examples([Sentence(words, ("O",) * len(words), "line 1")], ["line 1"])
+    [rows] = nlp.answer_examples(examples, batch=4, length=16, truncate=True)
+    right = sum(row["entity"] == "O" for row in rows if not row["word"].startswith("##"))
+    scores = nlp.compare(examples, [rows])
+    assert len({row["start"] for row in rows}) > 90
+    assert scores["accuracy"] == pytest.approx((right + 12) / len(words))
 
 
 def test_truncation_by_name_is_read_as_elsewhere(tiny: Tiny) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +9,14 @@ from typing import Any
 from heedful.core.errors import ConfigError
 from heedful.data.input_files import InputFile, read_input_file
 from heedful.models.base import Model
-from heedful.tasks.examples import Examples, check_flags, infer_file_task, list_unused, move_to_training
+from heedful.tasks.examples import (
+    Examples,
+    check_flags,
+    fold_label,
+    infer_file_task,
+    list_unused,
+    move_to_training,
+)
 from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.tasks.label_kinds import SEVERAL, choose_label_kind, label_names, label_notes, merge_labels
 from heedful.tasks.pipelines.text_classification import TextClassification
@@ -121,12 +127,14 @@ def keep_repeated_together(
 
 
 def repeated_examples(task: type[TrainableTask], train: Examples, valid: Examples) -> set[int]:
-    """Return which of the validation examples are among the training examples too."""
-    # A text with two labels is still one text; of other tasks all of an example must be the same.
-    classes = issubclass(task, TextClassification)
-    name = lambda example: json.dumps(example[:-1] if classes else example, default=str)
-    names = set(map(name, train.items))
-    return {i for i, one in enumerate(valid.items) if name(one) in names}
+    """Return which of the validation examples are among the training examples too.
+
+    What is read tells, and not the answer: a text with two labels is still one text. Case and white space
+    do not count, which many tokenizers drop anyway.
+    """
+    read = lambda examples, i: fold_label(" ".join(task.texts(examples.select([i]))))
+    names = {read(train, i) for i in range(len(train))}
+    return {i for i in range(len(valid)) if read(valid, i) in names}
 
 
 def describe_file(

@@ -24,6 +24,7 @@ from heedful.data.batches import Batches
 from heedful.data.examples.answer_spans import Question, locate_answer
 from heedful.data.input_files import InputFile, cell_text
 from heedful.data.readers import read_json_data
+from heedful.models.base import Model
 from heedful.tasks.examples import (
     ROLES,
     ColumnFlags,
@@ -44,6 +45,9 @@ from heedful.tasks.model_inputs import (
     truncate_text,
 )
 from heedful.tasks.task import PredictionCall, TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.task_specification import TaskSpecification
+
+UNANSWERABLE = "unanswerable_questions"  # of config.json: whether some questions of training had no answer
 
 
 class QuestionAnswering(TrainableTask):
@@ -154,11 +158,14 @@ class QuestionAnswering(TrainableTask):
 
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
-        articles = len(set(examples.locations))
-        if articles < 2:
-            return super().split_validation(examples, seed)
-        train, valid, valid_rows = split_by_group(examples, examples.locations, seed)
-        return train, valid, f"{valid_rows} of {articles} articles"
+        # Questions of one text stay together: a model that learnt from some of them has read the text.
+        for unit, groups in (
+            ("articles", examples.locations), ("contexts", [one.context for one in examples.items])
+        ):  # fmt: skip
+            if (count := len(set(groups))) > 1:
+                train, valid, valid_groups = split_by_group(examples, groups, seed)
+                return train, valid, f"{valid_groups} of {count} {unit}"
+        return super().split_validation(examples, seed)
 
     @classmethod
     def check_examples(cls, train: Examples, valid: Examples) -> None:
@@ -177,6 +184,14 @@ class QuestionAnswering(TrainableTask):
             {"unanswerable": none} if none else {}
         )
 
+    @classmethod
+    def attach_head(
+        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
+    ) -> tuple[Model, str]:
+        made, head = super().attach_head(model, train, seed, labels)
+        made.hf_config[UNANSWERABLE] = any(not one.answers for one in train.items)
+        return made, head
+
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         stride, question = _window_settings(options.length)
         return data.answer(
@@ -190,13 +205,14 @@ class QuestionAnswering(TrainableTask):
         """Return the questions, and the windows of training as options of `predict`.
 
         A window has `length` tokens, shares `stride` of them, and has at most `question` of a question.
-        "" is an answer only where some question has none.
+        "" is an answer only where some question has none, here or in training.
         """
         stride_by_length, question_by_length = (None, None) if length is None else _window_settings(length)
         windows = {
             "max_seq_len": length, "doc_stride": stride or stride_by_length,
             "max_question_len": question or question_by_length, "batch_size": batch, "max_answer_len": 30,
-            "handle_impossible_answer": any(not one.answers for one in examples.items),
+            "handle_impossible_answer": bool(self.model.hf_config.get(UNANSWERABLE))
+            or any(not one.answers for one in examples.items),
         }  # fmt: skip
         questions = self.call_inputs([(one.context, one.question) for one in examples.items])
         return questions, {name: value for name, value in windows.items() if value is not None} | options
@@ -206,7 +222,9 @@ class QuestionAnswering(TrainableTask):
         return (({"question": question, "context": context} for context, question in rows),)
 
     def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:
-        return {"batch_size": batch, "max_seq_len": length}
+        if length is None and (learnt := TaskSpecification.of(self.model)) is not None:
+            length = learnt.max_length
+        return self.prediction_call(Examples([], []), batch=batch, length=length)[1]  # as it is measured
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         truths = [[text for text, _ in one.answers] for one in examples.items]

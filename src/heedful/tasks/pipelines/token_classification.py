@@ -248,7 +248,8 @@ class TokenClassification(TrainableTask):
         return data.tag(list(examples.items), self.tokenizer, labels=self.labels, **row_keywords(options))
 
     def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
-        every_token = {"aggregation_strategy": "none", "ignore_labels": ()}
+        # Long sentences are read in windows, as `heed predict` reads them: every word is scored.
+        every_token = {"aggregation_strategy": "none", "ignore_labels": (), "truncate": False}
         _, options = super().prediction_call(Examples([], []), **(settings | every_token))
         return (self.texts(examples),), options
 
@@ -263,15 +264,15 @@ class TokenClassification(TrainableTask):
         return super().answer_examples(examples, **settings)
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
-        """Score the label of the first token of each word; a word without its own token has none."""
-        truth, guess = [], []
+        """Score the label of the first token of each word; a word without its own token is O."""
+        truth, guess = list[Sequence[str]](), list[Sequence[str]]()
         for one, rows in zip(examples.items, answers, strict=True):
             words = np.repeat(np.arange(len(one.words)), [len(word) + 1 for word in one.words])
             tokens = [row for row in rows if row["end"] > row["start"]]
             # A token belongs to the word of its last character: the space before may be part of it.
             labels = {int(words[row["end"] - 1]): row["entity"] for row in reversed(tokens)}
-            truth.append([one.tags[word] for word in sorted(labels)])
-            guess.append([labels[word] for word in sorted(labels)])
+            truth.append(one.tags)
+            guess.append([labels.get(word, "O") for word in range(len(one.words))])
         return tag_scores(truth, guess)
 
 

@@ -219,12 +219,13 @@ def split_by_group(examples: Examples, groups: Sequence[str], seed: int) -> tupl
     valid_groups: set[str] = set()
     size, counts, wanted = 0, count_values(groups), validation_count(len(examples))
     for i in order[:-1]:
-        if size and size + counts[names[i]] > 2 * wanted:
+        if size + counts[names[i]] > 2 * wanted:
             continue
         valid_groups.add(names[i])
         size += counts[names[i]]
         if size >= wanted:
             break
+    valid_groups = valid_groups or {min(names, key=lambda name: counts[name])}
     parts: tuple[list[int], list[int]] = ([], [])
     for i, group in enumerate(groups):
         parts[group in valid_groups].append(i)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from heedful.core.errors import ConfigError
+from heedful.core.errors import ConfigError, InputError
 from heedful.data.input_files import InputFile, read_input_file
 from heedful.models.base import Model
 from heedful.tasks.examples import (
@@ -79,11 +79,11 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
     if classes is not None:
         examples = choose_label_kind(examples, request.order, request.balance)
     if request.valid is None:
-        train, valid, method = task.split_validation(examples, request.seed)
-        method = f"{method} (seed {request.seed})"
-        if source.kind != "text":
-            train, valid, repeated = keep_repeated_together(task, train, valid)
-            method = f"{count_units(task, len(valid))} held out, {method}{repeated}"
+        if source.kind == "text":
+            train, valid, method = task.split_validation(examples, request.seed)
+            method = f"{method} (seed {request.seed})"
+        else:
+            train, valid, method = hold_out_texts(task, examples, request.seed)
     else:
         other = open_file(request.valid)
         infer_file_task(other, tasks, task.command)
@@ -108,33 +108,54 @@ def count_units(task: type[TrainableTask], count: int) -> str:
     return f"{count:,} {task.unit.removesuffix('s') if count == 1 else task.unit}"
 
 
-def keep_repeated_together(
-    task: type[TrainableTask], train: Examples, valid: Examples
+def hold_out_texts(
+    task: type[TrainableTask], examples: Examples, seed: int
 ) -> tuple[Examples, Examples, str]:
-    """Move held-out examples that are also in the training part there: they would measure memory.
+    """Return training and validation examples, and how they were split.
 
-    The third value is a note on them.
+    Examples that read the same are drawn as one: a text that is learnt and held out would measure memory.
+    Copies of a text that is learnt are learnt too; those of one that is held out are left out.
     """
-    same = repeated_examples(task, train, valid)
-    if not same:
-        return train, valid, ""
-    if len(same) == len(valid):
-        return train, valid, "; all of them are in the training part too: the score says nothing of others"
-    train, valid = move_to_training(train, valid, same)
-    many = f"{len(same):,} more that" if len(same) > 1 else "1 more that"
-    verb = "repeat" if len(same) > 1 else "repeats"
-    return train, valid, f"; {many} {verb} a training text {'train' if len(same) > 1 else 'trains'} too"
+    names, first = read_texts(task, examples), dict[str, int]()
+    for i, name in enumerate(names):
+        first.setdefault(name, i)
+    note = ""
+    try:
+        train, valid, method = task.split_validation(examples.select(list(first.values())), seed)
+        held_out, copies = (
+            set(read_texts(task, valid)),
+            [i for i, name in enumerate(names) if first[name] < i],
+        )
+        learnt = [i for i in copies if names[i] not in held_out]
+        train, _ = move_to_training(train, examples, learnt)
+        if left := len(copies) - len(learnt):
+            verbs = ("repeats", "is") if left == 1 else ("repeat", "are")
+            note = f"; {left:,} more that {verbs[0]} a held-out text {verbs[1]} left out"
+    except InputError:
+        if len(first) == len(examples):
+            raise
+        train, valid, method = task.split_validation(examples, seed)  # too few are different
+        same = len(repeated_examples(task, train, valid))
+        note = (
+            f"; {same:,} of them repeat{'s' * (same == 1)} a training text: the score says little of others"
+        )
+    return train, valid, f"{count_units(task, len(valid))} held out, {method} (seed {seed}){note}"
 
 
 def repeated_examples(task: type[TrainableTask], train: Examples, valid: Examples) -> set[int]:
-    """Return which of the validation examples are among the training examples too.
+    """Return which of the validation examples are among the training examples too."""
+    names = set(read_texts(task, train))
+    return {i for i, name in enumerate(read_texts(task, valid)) if name in names}
 
-    What is read tells, and not the answer: a text with two labels is still one text. Case and white space
-    do not count, which many tokenizers drop anyway.
+
+def read_texts(task: type[TrainableTask], examples: Examples) -> list[str]:
+    """Return what is read of every example: a text with two labels is still one text.
+
+    Case and white space do not count, which many tokenizers drop anyway.
     """
-    read = lambda examples, i: fold_label(" ".join(task.texts(examples.select([i]))))
-    names = {read(train, i) for i in range(len(train))}
-    return {i for i in range(len(valid)) if read(valid, i) in names}
+    texts = task.texts(examples)
+    each = max(1, len(texts) // max(1, len(examples)))
+    return [fold_label(" ".join(texts[i : i + each])) for i in range(0, len(texts), each)]
 
 
 def describe_file(

@@ -33,6 +33,7 @@ from heedful.tasks.examples import (
     infer_columns,
     parse_rows,
     split_by_group,
+    validation_count,
 )
 from heedful.tasks.metrics.generated import answer_scores
 from heedful.tasks.model_inputs import (
@@ -159,12 +160,12 @@ class QuestionAnswering(TrainableTask):
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
         # Questions of one text stay together: a model that learnt from some of them has read the text.
-        for unit, groups in (
-            ("articles", examples.locations), ("contexts", [one.context for one in examples.items])
-        ):  # fmt: skip
+        contexts = [one.context for one in examples.items]
+        for unit, groups in (("articles", examples.locations), ("contexts", contexts)):
             if (count := len(set(groups))) > 1:
-                train, valid, valid_groups = split_by_group(examples, groups, seed)
-                return train, valid, f"{valid_groups} of {count} {unit}"
+                train, valid, held_out = split_by_group(examples, groups, seed)
+                if groups is contexts or len(valid) <= 2 * validation_count(len(examples)):
+                    return train, valid, f"{held_out} of {count} {unit}"
         return super().split_validation(examples, seed)
 
     @classmethod

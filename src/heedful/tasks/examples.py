@@ -102,7 +102,7 @@ def parse_table(
     cells = lambda row: {role: cell_text(row.get(name)) for role, name in columns.items()}
     hint = "read as " + ", ".join(f"{role} = {name!r}" for role, name in columns.items())
     parsed = parse_rows(source.path, ((row.where, cells(row)) for row in source.rows), parse, hint)
-    return replace(parsed, columns=columns, path=str(source.path))
+    return replace(parsed, columns=columns, path=str(source.path), notes=source.notes + parsed.notes)
 
 
 def limit_characters(texts: Sequence[str], length: int) -> list[str]:

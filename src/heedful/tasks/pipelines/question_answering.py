@@ -186,10 +186,8 @@ class QuestionAnswering(TrainableTask):
         )
 
     @classmethod
-    def attach_head(
-        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
-    ) -> tuple[Model, str]:
-        made, head = super().attach_head(model, train, seed, labels)
+    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
+        made, head = super().attach_head(model, train, seed)
         made.hf_config[UNANSWERABLE] = any(not one.answers for one in train.items)
         return made, head
 

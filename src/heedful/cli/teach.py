@@ -94,8 +94,7 @@ def explain_command(
 
 
 def _derive(source: str, text: str | None, target: str | None, options: dict[str, Any]) -> Derivation:
-    from heedful.classroom.arithmetic.example_files import examples
-    from heedful.classroom.arithmetic.explain import explain
+    from heedful.classroom.arithmetic.explain import examples, explain
 
     if text is None and not _is_model(source):
         if options or target is not None:
@@ -115,7 +114,7 @@ def _derive(source: str, text: str | None, target: str | None, options: dict[str
 
 def _is_model(source: str) -> bool:
     """Return whether this names a folder, a .gguf file or a trained model, and no exercise."""
-    from heedful.classroom.arithmetic.example_files import examples
+    from heedful.classroom.arithmetic.explain import examples
     from heedful.weights.hub import bundled_models, installed_models
 
     if source in examples() or Path(source).suffix in (".yaml", ".yml", ".json"):
@@ -124,7 +123,7 @@ def _is_model(source: str) -> bool:
 
 
 def _print_examples(json: bool) -> None:
-    from heedful.classroom.arithmetic.example_files import examples, sentences
+    from heedful.classroom.arithmetic.explain import examples, sentences
 
     if json:
         return as_json({"exercises": examples(), "sentences": sentences()})
@@ -181,7 +180,7 @@ def exercise_command(
     if names and names[0] == "code":
         return exercise_code(names[1:], list_all, hint, output, force, json)
     if list_all or not names:
-        from heedful.classroom.arithmetic.example_files import LEARNING_ORDER, read_exercise
+        from heedful.classroom.arithmetic.explain import LEARNING_ORDER, read_exercise
 
         tasks = {name: read_exercise(name)["exercise"]["task"] for name in LEARNING_ORDER}
         print_progress("task", tasks, json)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import heedful
-from heedful.classroom.arithmetic.example_files import examples
+from heedful.classroom.arithmetic.explain import examples
 from heedful.classroom.arithmetic.worked import AUTOGRAD, Derivation
 from heedful.core.errors import HeedfulError, InputError
 from tests.classroom.arithmetic.parse import check_lines

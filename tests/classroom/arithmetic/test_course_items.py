@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.classroom.arithmetic.example_files import examples, read_exercise
+from heedful.classroom.arithmetic.explain import examples, read_exercise
 from heedful.classroom.arithmetic.worked import Derivation
 from heedful.core.errors import InputError
 

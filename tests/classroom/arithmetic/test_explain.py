@@ -13,7 +13,7 @@ import torch
 
 import heedful
 from heedful.classroom.arithmetic import explain as explain_module
-from heedful.classroom.arithmetic.example_files import LEARNING_ORDER, examples, read_exercise, sentences
+from heedful.classroom.arithmetic.explain import LEARNING_ORDER, examples, read_exercise, sentences
 from heedful.classroom.arithmetic.worked import Derivation, is_arrangement
 from heedful.core.errors import InputError, NotFound
 from heedful.decode.quantize import quantize

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import heedful
-from heedful.classroom.arithmetic.example_files import examples
+from heedful.classroom.arithmetic.explain import examples
 from tests.classroom.arithmetic.test_explain import MODELS, subject
 
 LIST = Path(__file__).parents[3] / "web" / "tests" / "formulas.json"

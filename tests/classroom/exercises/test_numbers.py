@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.classroom.arithmetic.example_files import examples
+from heedful.classroom.arithmetic.explain import examples
 from heedful.classroom.arithmetic.worked import evaluate_tree
 from heedful.classroom.exercises.number_exercises import EXERCISES, Problem, new_problem
 from heedful.classroom.exercises.number_grading import SheetGrade, grade_answers, hint_lines, read_numbers

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from heedful.classroom.arithmetic.formulas import formula_mathml
+from heedful.classroom.arithmetic.render import formula_mathml
 from heedful.classroom.exercises.number_exercises import EXERCISES, new_problem
 from heedful.classroom.exercises.number_grading import grade_answers, run_quiz
 from heedful.classroom.exercises.sheets import (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from heedful.classroom.arithmetic.example_files import examples, sentences
+from heedful.classroom.arithmetic.explain import examples, sentences
 from heedful.classroom.figures.figure import unpack
 from heedful.classroom.studio.curated_views import CuratedView, curated_views
 from heedful.classroom.studio.studio_app import PAGES, create_studio_app

@@ -16,9 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from heedful.classroom.arithmetic.formulas import strip_quotes
-from heedful.classroom.arithmetic.from_values import explain_values
-from heedful.classroom.arithmetic.render import Style
+from heedful.classroom.arithmetic.explain import explain_values
+from heedful.classroom.arithmetic.render import Style, strip_quotes
 from heedful.classroom.arithmetic.worked import Expression, Line, Operation, evaluate_tree, is_arrangement, op
 from heedful.classroom.exercises.number_exercises import NumberQuestion, Problem
 from heedful.classroom.exercises.sheets import head_lines, is_blank, key_text, question_line
@@ -361,7 +360,7 @@ def wrong_results(
             with contextlib.suppress(ValueError, IndexError), np.errstate(all="ignore"):
                 yield name, evaluate_tree(apply_mistake(tree, change), results)
     same = [other for other in problem.derivation.walk() if other.label == line.label]
-    for name, values in problem.exercise.mistakes(problem.values).items():
+    for name, values in problem.exercise.wrong_values(problem.values).items():
         wrong = [other for other in explain_values(values).walk() if other.label == line.label]
         if len(wrong) == len(same):
             yield name, wrong[same.index(line)].value

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heedful.classroom.arithmetic.formulas import TEX, formula_latex, formula_mathml, strip_quotes
-from heedful.classroom.arithmetic.render import Style
+from heedful.classroom.arithmetic.render import TEX, Style, formula_latex, formula_mathml, strip_quotes
 from heedful.classroom.exercises.number_exercises import NumberQuestion, Owner, Problem, new_problem
 from heedful.classroom.text_files import describe_yaml_error, fill_template
 from heedful.core.errors import InputError

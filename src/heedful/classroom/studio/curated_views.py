@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heedful.classroom.arithmetic.example_files import sentences
+from heedful.classroom.arithmetic.explain import sentences
 from heedful.classroom.text_files import load_yaml
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from heedful.classroom.arithmetic.example_files import sentences
+from heedful.classroom.arithmetic.explain import sentences
 from heedful.classroom.studio import snippets
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.core.errors import InputError

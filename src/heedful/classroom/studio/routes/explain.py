@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query
 from starlette.responses import Response
 
-from heedful.classroom.arithmetic.explain import explain
-from heedful.classroom.arithmetic.from_values import explain_values
+from heedful.classroom.arithmetic.explain import explain, explain_values
 from heedful.classroom.arithmetic.render import FORMATS, Style
 from heedful.classroom.arithmetic.worked import MATRIX_WIDTH, Derivation
 from heedful.classroom.studio import snippets

@@ -76,7 +76,7 @@ def vocabulary(id: str, studio: Here) -> Response:
 @router.get("/api/examples")
 def list_examples() -> Response:
     """Return the example sentences and the exercises of `heed explain`."""
-    from heedful.classroom.arithmetic.example_files import examples, sentences
+    from heedful.classroom.arithmetic.explain import examples, sentences
 
     return Json({
         "sentences": [{"id": id, **row} for id, row in sentences().items()],

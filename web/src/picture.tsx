@@ -13,7 +13,7 @@ export type Drawn = FigureJson & { path: string; data: Record<string, unknown> &
 /** What the address asks for: without a text, the first picture of the model. */
 function request(model: string): Record<string, string | undefined> {
   const text = str("x");
-  const of = text ? { text, beside: str("x2"), layer: str("at"), head: str("h"), row: str("q") } : {};
+  const of = text ? { text, comparison: str("x2"), layer: str("at"), head: str("h"), row: str("q") } : {};
   return { model, ...of };
 }
 

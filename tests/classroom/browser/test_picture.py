@@ -272,7 +272,7 @@ def test_nothing_moves_for_those_who_want_no_motion(visitor: Visitor) -> None:
 
 def test_a_saved_picture_opens_from_disk_and_asks_nobody(browser: Any, tmp_path: Path) -> None:
     model, ids = tiny("gpt2"), [5, 9, 2, 7, 11]
-    path = view.model(model, ids, beside=[*ids[:-1], 3]).save(tmp_path / "model.html")
+    path = view.model(model, ids, comparison=[*ids[:-1], 3]).save(tmp_path / "model.html")
     page = browser.new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))

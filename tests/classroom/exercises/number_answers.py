@@ -104,11 +104,11 @@ def again_add_norm(v: dict) -> Again:
 
 def again_wampimuk(v: dict) -> Again:
     centre = tensor(v["vector"], True)
-    words = {**v["observed"], **v["drawn"]}
+    words = {**v["contexts"], **v["negatives"]}
     vectors = {word: tensor(u, True) for word, u in words.items()}
     losses, out = [], {}
     for word, u in vectors.items():
-        x, y = u @ centre, float(word in v["observed"])
+        x, y = u @ centre, float(word in v["contexts"])
         losses.append(F.binary_cross_entropy_with_logits(x, tensor(y)))
         out |= {
             f"σ of {word}": [x.sigmoid()],

@@ -53,7 +53,7 @@ def figures(tmp: Path) -> dict[str, Figure]:
         "attention": view.attention(model, IDS, layer=1, head=1, scale="log", hide_first=True),
         "signed": view.attention(tiny("gla"), IDS),
         "heads": view.heads(model, IDS),
-        "model": view.model(model, IDS, beside=IDS[::-1]),
+        "model": view.model(model, IDS, comparison=IDS[::-1]),
         "states": view.attention(tiny("lstm"), IDS),
         "steps": view.steps(model, IDS, topic="attention"),
         "next_token": view.next_token(model, IDS, temperature=0.8, top_k=9, top_p=0.9, seed=3),

@@ -48,7 +48,7 @@ def test_the_numbers_of_a_figure_are_those_of_the_picture() -> None:
 
 def test_a_second_text_is_in_the_figure_at_the_same_head_and_row() -> None:
     model = tiny("bert")
-    figure = view.model(model, IDS, beside=[*IDS[:-1], 3])
+    figure = view.model(model, IDS, comparison=[*IDS[:-1], 3])
     first, second = figure.data["pictures"]
     assert (first["path"], first["head"], first["row"]) == (second["path"], second["head"], second["row"])
     assert first["tokens"] != second["tokens"]
@@ -69,7 +69,7 @@ def test_a_figure_is_saved(tmp_path: Path, ending: str) -> None:
 def test_the_call_of_a_figure_makes_it_again() -> None:
     model = heedful.load("masked")
     text = "The animal didn't cross the street because it was too tired."
-    figure = view.model(model, text, layer=3, head=1, row="it", beside=text.replace("tired", "wide"))
+    figure = view.model(model, text, layer=3, head=1, row="it", comparison=text.replace("tired", "wide"))
     again = eval(figure.python, {"heedful": heedful, "model": model})
     assert again.to_dict() == figure.to_dict()
     assert figure.data["labels"] == ["tired", "wide"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,7 +12,7 @@ from torch import Tensor
 import heedful
 from heedful.classroom.figures.layer_stages import HEAD_WIDTH, WIDTH, Stage
 from heedful.classroom.figures.model_picture import LONGEST, ModelPicture, model_picture
-from heedful.classroom.figures.part_equations import TABLE, equations_of
+from heedful.classroom.figures.part_equations import FUNCTIONS, equations_of, title_of, titles_and_equations
 from heedful.core.errors import InputError
 from heedful.interp.inputs import Input, part_at, reading
 from heedful.models import FAMILIES
@@ -209,7 +212,19 @@ def test_equations_follow_what_a_part_was_made_with() -> None:
     assert equations_of(tiny("opt").embed.position) == ["p_t = P[t + 2]"]
     assert "tanh" in equations_of(tiny("gemma2").head)[0]
     assert equations_of(tiny("gpt2").head) == ["p = softmax(E x)"]
-    assert len({row[0] for row in TABLE}) == len(TABLE)
+    assert "Σ_j" in equations_of(tiny("gpt-oss").blocks[0].part("attn"))[2]  # a sink: rows sum to less than 1
+    assert "b_{j-i}" in equations_of(tiny("umt5").encoder[0].part("attn"))[2]  # a bias of the layer's own
+    assert "sigma(W_G x)" in equations_of(tiny("qwen35").blocks[1].part("attn"))[2]
+
+
+def test_equations_are_those_of_classes_that_there_are() -> None:
+    classes: set[str] = set()
+    for module in pkgutil.walk_packages(heedful.nn.__path__, "heedful.nn."):
+        classes |= set(vars(importlib.import_module(module.name)))
+    assert titles_and_equations().keys() <= classes
+    assert FUNCTIONS.keys() <= titles_and_equations().keys()
+    assert title_of(torch.nn.Embedding(2, 2)) == "Embedding"  # torch's own, of which nothing is known
+    assert equations_of(torch.nn.Embedding(2, 2)) == []
 
 
 @pytest.mark.parametrize(("word", "key", "fill"), [("tired", "animal", "he"), ("wide", "street", "it")])
@@ -224,3 +239,15 @@ def test_the_bundled_encoder_reads_it_as_the_sentence_says(word: str, key: str, 
     answer = picture.stages[-1].answer
     assert answer is not None
     assert answer.filled_names[0] == fill
+
+
+def test_signed_weights_say_where_their_signs_come_from() -> None:
+    notes = {
+        name: stages(model_picture(tiny(name), IDS), "attention")[0].note for name in ("diffllama", "retnet")
+    }
+    assert "one softmax is taken from another" in notes["diffllama"]
+    assert "recurrence" in notes["retnet"]
+
+
+def test_the_window_of_attention_is_among_its_equations() -> None:
+    assert "|i - j| ≥ 6" in equations_of(tiny("mistral").blocks[0].part("attn"))[-1]

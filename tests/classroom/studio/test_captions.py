@@ -62,7 +62,7 @@ def test_mamba_shows_the_state_it_carries(client: TestClient, models: Path) -> N
         model(torch.tensor([[t["id"] for t in found["tokens"]]]), watch=watch)
     h = watch["blocks.0.ssm.h"][0]  # (T, F, N)
     assert part["norm"]["h"] == pytest.approx(h.flatten(1).norm(dim=-1).tolist(), rel=1e-4)
-    sizes = tensor(client, f"/api/trace/{found['id']}/tensor", name=part["names"]["h"], over="norm")
+    sizes = tensor(client, f"/api/trace/{found['id']}/tensor", name=part["names"]["h"], reduction="norm")
     np.testing.assert_allclose(sizes, h.norm(dim=-1).numpy(), rtol=1e-4, atol=1e-6)
     assert get(client, "/api/models/mamba")["recurrent"][0]["cell"] == "Mamba"
 

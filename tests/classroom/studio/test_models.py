@@ -24,7 +24,7 @@ def test_the_catalogue_names_every_folder_with_its_kind_and_loads_nothing(models
     assert kinds["vectors"] == "vectors"
     (words,) = [row for row in found["models"] if row["id"] == "words"]
     assert (words["source"], words["kind"], words["error"]) == ("bundled", "vectors", None)
-    assert list(app.state.studio.registry.loaded) == []
+    assert list(app.state.studio.registry.in_memory) == []
     assert found["default"] is not None
 
 
@@ -134,7 +134,7 @@ def test_only_the_models_used_last_stay_in_memory(models: Path) -> None:
     first = client.post("/api/trace", json={"model": "encoder", "text": TEXT}).json()
     for name in names[1:]:
         client.get(f"/api/models/{name}")
-    assert list(app.state.studio.registry.loaded) == names[1:]
+    assert list(app.state.studio.registry.in_memory) == names[1:]
     # A trace whose model was put away still answers: the model is read again.
     assert client.get(f"/api/trace/{first['id']}/lens").status_code == 200
 

@@ -170,8 +170,8 @@ def test_one_update_of_word_vectors_is_worked_with_their_own_numbers(
         "model": "vectors",
         "topic": "word2vec",
         "centre": "king",
-        "observed": ["queen"],
-        "drawn": ["mat", "dog"],
+        "contexts": ["queen"],
+        "negatives": ["mat", "dog"],
     }
     answer = client.post("/api/explain", json=body)
     assert answer.status_code == 200, answer.text

@@ -70,7 +70,7 @@ def test_rows_and_columns_can_be_asked_for_alone(client: TestClient) -> None:
         tensor(client, path, name=name, head=1, rows="2:4", cols="0:3"), whole[2:4, :3]
     )
     np.testing.assert_allclose(
-        tensor(client, path, name=name, over="max"), tensor(client, path, name=name).max(0), atol=1e-7
+        tensor(client, path, name=name, reduction="max"), tensor(client, path, name=name).max(0), atol=1e-7
     )
     for wrong in ({"rows": "4:2"}, {"rows": "a"}, {"head": 9}, {"dtype": "f64"}, {"name": "blocks.9.x"}):
         answer = client.get(path, params={"name": name, **wrong})

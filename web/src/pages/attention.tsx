@@ -228,7 +228,7 @@ function useHead(at: At, trace: Trace): { data?: Float32Array; error?: ReturnTyp
   const kind = over(at);
   const whole = rows * columns * at.group.heads[at.layer] <= WHOLE && what === "pattern";
   const one = { name: `${at.path}.${what}`, head: whole ? undefined : at.head };
-  const query = kind === "head" ? one : kind === "rollout" ? null : { name: `${at.path}.pattern`, over: kind };
+  const query = kind === "head" ? one : kind === "rollout" ? null : { name: `${at.path}.pattern`, reduction: kind };
   const tensor = useTensor(trace, query);
   const side = trace.target === null ? "" : at.path.split(".")[0];
   const rolled = useNumbersOf(trace, kind === "rollout" ? "rollout" : null, { side });

@@ -136,7 +136,7 @@ function useMask(rows: string[], columns: string[], group: TraceGroup, window: n
 
 function Pattern({ trace, name }: { trace: Trace; name: "A" | "B" }) {
   const { group, layer, path } = drawnOf(trace, name)!;
-  const found = useTensor(trace, { name: `${path}.pattern`, over: "mean" });
+  const found = useTensor(trace, { name: `${path}.pattern`, reduction: "mean" });
   const rows = names(trace, group.queries);
   const columns = names(trace, group.keys);
   const masked = useMask(rows, columns, group, group.windows[layer]);
@@ -181,8 +181,8 @@ function Difference({ of }: { of: Compared }) {
 type Drawn = NonNullable<ReturnType<typeof drawnOf>>;
 
 function Subtracted({ of, a, b }: { of: Compared; a: Drawn; b: Drawn }) {
-  const one = useTensor(of.a, { name: `${a.path}.pattern`, over: "mean" });
-  const two = useTensor(of.b, { name: `${b.path}.pattern`, over: "mean" });
+  const one = useTensor(of.a, { name: `${a.path}.pattern`, reduction: "mean" });
+  const two = useTensor(of.b, { name: `${b.path}.pattern`, reduction: "mean" });
   const rows = names(of.a, a.group.queries);
   const columns = names(of.a, a.group.keys);
   const masked = useMask(rows, columns, { ...a.group, causal: a.group.causal && b.group.causal }, null);

@@ -66,7 +66,7 @@ function Cells({ trace, states }: { trace: Trace; states: States }) {
   const part = states.parts.find((p) => p.path === str("part")) ?? states.parts[0];
   const word = choice("gate", part.words);
   const deep = trace.shapes[part.names[word]]?.length === 3; // a state space: a few numbers in each channel
-  const tensor = useTensor(trace, { name: part.names[word], over: deep ? "norm" : undefined });
+  const tensor = useTensor(trace, { name: part.names[word], reduction: deep ? "norm" : undefined });
   const tokens = names(trace, part.side);
   return (
     <Panel title={t("states.cells")}>

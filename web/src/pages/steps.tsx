@@ -58,7 +58,7 @@ function Update({ caps }: { caps: Caps }) {
   const [observed, setObserved] = useDraft(given.observed);
   const [drawn, setDrawn] = useDraft(given.drawn);
   const words = (text: string) => text.split(/[\s,]+/).filter(Boolean);
-  const body = { model: caps.id, topic: "word2vec", centre: given.centre, observed: words(given.observed), drawn: words(given.drawn), rate: 0.025 };
+  const body = { model: caps.id, topic: "word2vec", centre: given.centre, contexts: words(given.observed), negatives: words(given.drawn), rate: 0.025 };
   const worked = useResource<Explained>(vocabulary.data ? `update ${JSON.stringify(body)}` : null, () => post(`/api/explain${queried({ wide: ALL })}`, body));
   const send = () => set({ centre, observed, drawn, step: null });
   return (

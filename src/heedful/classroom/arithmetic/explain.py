@@ -118,32 +118,21 @@ def _parse_yaml(path: Any, name: str) -> dict[str, Any]:
 COMMON = ("topic", "title", "note", "about", "exercise")
 # The module and the function of each topic. Only gradients, which are compared with autograd, need torch.
 TOPICS = {
-    "attention": "topics_attention:attention",
-    "positions": "topics:sinusoid",
-    "norm": "topics:add_norm",
-    "softmax": "topics:softmax",
-    "rnn": "topics:rnn_steps",
-    "lstm": "topics:lstm_step",
-    "alignment": "topics:additive_step",
-    "word2vec": "topics:sgns",
-    "heads": "topics_attention:multi_head",
+    "attention": "topics_attention:attention", "heads": "topics_attention:multi_head",
+    "order": "topics_attention:order", "distance": "topics_attention:distance",
+    "encoding-properties": "topics_attention:encoding_properties",
+    "scores": "topics_attention:score_comparison",
+    "positions": "topics:sinusoid", "norm": "topics:add_norm", "softmax": "topics:softmax",
+    "rnn": "topics:rnn_steps", "lstm": "topics:lstm_step", "alignment": "topics:additive_step",
+    "word2vec": "topics:sgns", "similarity": "topics:similarity", "embedding": "topics:embedding",
+    "likelihood": "topics:likelihood", "weight-count": "topics:weight_count",
+    "block-cost": "topics:block_cost", "distillation": "topics:distillation",
     "softmax-gradient": "topics_backward:softmax_gradient",
     "cross-entropy-gradient": "topics_backward:cross_entropy_gradient",
     "norm-gradient": "topics_backward:norm_gradient",
     "attention-gradient": "topics_backward:attention_gradient",
-    "rnn-gradient": "topics_backward:rnn_gradient",
-    "lstm-gradient": "topics_backward:lstm_gradient",
-    "similarity": "topics:similarity",
-    "embedding": "topics:embedding",
-    "likelihood": "topics:likelihood",
-    "order": "topics_attention:order",
-    "distance": "topics_attention:distance",
-    "encoding-properties": "topics_attention:encoding_properties",
-    "scores": "topics_attention:score_comparison",
-    "weight-count": "topics:weight_count",
-    "block-cost": "topics:block_cost",
-    "distillation": "topics:distillation",
-}
+    "rnn-gradient": "topics_backward:rnn_gradient", "lstm-gradient": "topics_backward:lstm_gradient",
+}  # fmt: skip
 
 
 def read_value(value: Any, kind: Any, key: str) -> Any:

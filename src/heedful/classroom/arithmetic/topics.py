@@ -254,7 +254,7 @@ def scored_step(s: Vector, keys: Rows, memory: Rows, names: Sequence[str]) -> De
 
 
 def sgns(
-    vector: Vector, observed: Mapping[str, Vector], drawn: Mapping[str, Vector], *, rate: float = 0.5,
+    vector: Vector, contexts: Mapping[str, Vector], negatives: Mapping[str, Vector], *, rate: float = 0.5,
     centre: str = "centre",
 ) -> Derivation:  # fmt: skip
     """L = −Σ_o [y ln σ(u·v) + (1−y) ln(1−σ(u·v))], e = σ(u·v) − y, ∂L/∂u = e v, ∂L/∂v = Σ e u
@@ -264,7 +264,8 @@ def sgns(
     derivation = Derivation(f"one step of skip-gram with negative sampling: “{centre}”")
     v = derivation.given(centre, "v", vector)
     losses, terms = [], []
-    outside = [(word, label, u) for label, words in ((1, observed), (0, drawn)) for word, u in words.items()]
+    outside = [(word, 1, u) for word, u in contexts.items()]
+    outside += [(word, 0, u) for word, u in negatives.items()]
     for word, label, given in outside:
         with derivation.part(word) as part:
             u = part.given(word, 'u "observed:" y = 1' if label else 'u "drawn as noise:" y = 0', given)

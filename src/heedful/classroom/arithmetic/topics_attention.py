@@ -31,15 +31,15 @@ def visible(mask: Mask, at: int, count: int) -> Array | None:
 
 def project_rows(
     derivation: Derivation, X: Matrix, names: Sequence[str], letter: str, W: Matrix | None,
-    shown: int | None = None,
+    only: int | None = None,
 ) -> Rows:  # fmt: skip
-    """x W of every token, each on its line; if one is `shown`, the others without a line."""
+    """x W of every token, each on its line; with `only`, the others without a line."""
     if W is None:
         return X
     matrix = derivation.given(f"W_{letter}", f"W_{letter}", W)
     formula, lower = f"{letter.lower()} = x W_{letter}", letter.lower()
     return [
-        derivation.line(f"{lower} of {name}", formula, x @ matrix) if shown in (None, i) else x @ W
+        derivation.line(f"{lower} of {name}", formula, x @ matrix) if only in (None, i) else x @ W
         for i, (name, x) in enumerate(zip(names, X, strict=True))
     ]
 
@@ -158,7 +158,7 @@ def distance(tokens: Sequence[str], first: Place, second: Place, kernel: int = 3
 
 
 def encoding_properties(
-    dim: int, *, count: int = 50, shift: int = 2, far: int = 10_000, base: float = 10000.0
+    dim: int, *, count: int = 50, shift: int = 2, far_position: int = 10_000, base: float = 10000.0
 ) -> Derivation:
     """Range, uniqueness, any length, and PE(t + k) = R_k PE(t) with the same R_k for every t"""
     derivation, at = Derivation(f"four properties of sinusoidal positions, d = {dim}"), np.arange(count)
@@ -175,8 +175,8 @@ def encoding_properties(
         part.line("the closest pair is apart by", "‖PE(s) − PE(t)‖", op("norm", first - second))
     title = "3 any length: nothing ends at a longest text (to be defined is not to generalise)"
     with derivation.part(title) as part:
-        distant = encodings(np.array([far]), dim, base)[0]
-        part.given(f"PE({far})", f'"position {far:,}, by the same formula"', distant)
+        distant = encodings(np.array([far_position]), dim, base)[0]
+        part.given(f"PE({far_position})", f'"position {far_position:,}, by the same formula"', distant)
         part.line("its largest entry", "max PE", op("max", op("row", *distant)))
     R = np.zeros((dim, dim))
     for n, angle in enumerate(shift / base ** (2 * np.arange(dim // 2) / dim)):

@@ -51,7 +51,7 @@ class Expression:
         return op("entry", self, index)
 
     def __add__(self, other: Operand) -> Operation:
-        return op("+", *self._chained("+"), other)
+        return op("+", *self._terms("+"), other)
 
     def __radd__(self, other: Operand) -> Operation:
         return op("+", other, self)
@@ -66,7 +66,7 @@ class Expression:
         """A number times anything is ×, two vectors entry by entry ⊙."""
         if np.ndim(self.value) and np.ndim(as_expression(other).value):
             return op("⊙", self, other)
-        return op("×", *self._chained("×"), other)
+        return op("×", *self._terms("×"), other)
 
     def __rmul__(self, other: Operand) -> Operation:
         return as_expression(other) * self
@@ -77,7 +77,7 @@ class Expression:
     def __truediv__(self, other: Operand) -> Operation:
         return op("/", self, other)
 
-    def _chained(self, name: str) -> tuple[Expression, ...]:
+    def _terms(self, name: str) -> tuple[Expression, ...]:
         """The terms of a sum or the factors of a product that goes on; otherwise the expression itself."""
         return self.args if isinstance(self, Operation) and self.name == name else (self,)
 

@@ -104,12 +104,9 @@ class SolutionGrade:
 
 
 def grade_solution(
-    path: str | Path,
-    names: Sequence[str] | None = None,
-    *,
-    inside: bool = True,
+    path: str | Path, names: Sequence[str] | None = None, *, inside: bool = True,
     limits: SandboxLimits | None = None,
-) -> SolutionGrade:
+) -> SolutionGrade:  # fmt: skip
     """Grade the functions of a file, or some of them; without `inside` they are not put into a model."""
     path = Path(path)
     if not path.is_file():
@@ -126,13 +123,9 @@ def grade_solution(
 
 
 def grade_source(
-    source: str,
-    names: Sequence[str] | None = None,
-    *,
-    name: str = "solution.py",
-    inside: bool = True,
+    source: str, names: Sequence[str] | None = None, *, name: str = "solution.py", inside: bool = True,
     limits: SandboxLimits | None = None,
-) -> SolutionGrade:
+) -> SolutionGrade:  # fmt: skip
     """Grade the functions that a text of Python defines."""
     start, names, notes = time.perf_counter(), check_names(names), []
     source, broken = leave_out_broken(source, name)
@@ -368,14 +361,9 @@ def describe_type(value: Any) -> str:
         return value.kind
     if isinstance(value, tuple | list):
         return f"{'a tuple' if isinstance(value, tuple) else 'a list'} of {len(value)} values"
-    type_names = {
-        str: "a text",
-        dict: "a dict",
-        Tensor: "a tensor",
-        np.ndarray: "an array",
-        float: "a number",
-    }
-    return type_names.get(type(value), f"a {type(value).__name__}")
+    names = {str: "text", dict: "dict", Tensor: "tensor", np.ndarray: "array", float: "number"}
+    name = names.get(type(value), type(value).__name__)
+    return f"an {name}" if name == "array" else f"a {name}"
 
 
 def is_finite(value: Any) -> bool:

@@ -19,7 +19,7 @@ from heedful.classroom.exercises.classes import (
     write_new,
 )
 from heedful.classroom.exercises.code_exercises import solution_texts, stubs
-from heedful.classroom.exercises.number_exercises import Owner, Problem, new_problem
+from heedful.classroom.exercises.number_exercises import Owner, new_problem
 from heedful.classroom.exercises.sheets import READ, given_texts, question_line
 from heedful.classroom.text_files import load_yaml
 from heedful.core.files import read_json, write_text
@@ -46,7 +46,10 @@ def export_nbgrader(class_file: ClassFile, assignment: Assignment, folder: Path)
             test = f"check_function({name}, {points:g})"
         else:
             problem = new_problem(name, assignment.name, owner=class_file.owner(assignment))
-            cells.append(_cell("markdown", _problem_text(problem)))
+            given = [f"- {name}: `{text}`" for name, text in given_texts(problem)]
+            asked = [f"{question.number}. {question_line(question)}" for question in problem.questions]
+            text = "\n".join([f"## {name}", "", problem.exercise.task, "", *given, "", *asked])
+            cells.append(_cell("markdown", text))
             blanks = "".join(f"    {q.number}: [],\n" for q in problem.questions)
             answer = f"answers = {{\n{blanks}}}"
             drawn_from = (name, assignment.name, class_file.name, class_file.secret)
@@ -71,13 +74,6 @@ def _cell(kind: str, text: str, **grading: Any) -> dict[str, Any]:
         "metadata": {"nbgrader": own} if grading else {},
     }  # fmt: skip
     return cell | ({"execution_count": None, "outputs": []} if kind == "code" else {})
-
-
-def _problem_text(problem: Problem) -> str:
-    """Return what is asked and given, as Markdown."""
-    given = [f"- {name}: `{text}`" for name, text in given_texts(problem)]
-    asked = [f"{question.number}. {question_line(question)}" for question in problem.questions]
-    return "\n".join([f"## {problem.exercise.name}", "", problem.exercise.task, "", *given, "", *asked])
 
 
 def check_function(function: Callable[..., Any], points: float) -> float:

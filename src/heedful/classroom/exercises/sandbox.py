@@ -133,9 +133,7 @@ class Nursery:
                     process.stdin.write(json.dumps(job).encode() + b"\n")
                     process.stdin.flush()
                 answer = process.stdout.readline()
-            except (
-                BaseException
-            ):  # Ctrl-C: the submission ends with the nursery, its answer is not waited for
+            except BaseException:  # Ctrl-C: the submission ends with the nursery, nobody waits for its answer
                 process.kill()
                 raise
             finally:
@@ -150,14 +148,14 @@ class Nursery:
         self.process.communicate()
         self.errors.close()
 
-    def last_error(self) -> str:
-        """Return the last line that the process wrote to stderr."""
-        self.errors.seek(0)
-        lines = self.errors.read().decode("utf-8", errors="replace").split("\n")
-        return (lines[-2:] or [""])[0][:200] or "it gave no reason"
-
 
 NURSERY = Nursery()
+
+
+def not_started(errors: bytes) -> HeedfulError:
+    """Return an error with the last line that the process wrote."""
+    line = errors.decode("utf-8", errors="replace").split("\n")[-2:][0][:200]
+    return HeedfulError("the process that grades a file did not start", hint=line or "it gave no reason")
 
 
 def run_process(job: dict[str, Any], limits: SandboxLimits, result: SubmissionResult) -> str | None:
@@ -177,8 +175,10 @@ def run_process(job: dict[str, Any], limits: SandboxLimits, result: SubmissionRe
         with contextlib.suppress(OSError), (paths["home"] / PRINT_FILE).open("rb") as file:
             result.prints += file.read(2000).decode("utf-8", errors="replace")
         if not paths["results"].exists():
-            raise HeedfulError("the process that grades a file did not start", hint=NURSERY.last_error())
-        trace = paths["trace"].read_bytes()[:20_000].decode("utf-8", errors="replace")
+            NURSERY.errors.seek(0)
+            raise not_started(NURSERY.errors.read())
+        content = paths["trace"].read_bytes()[:20_000]
+        trace = content.decode("utf-8", errors="replace")
         from heedful.classroom.exercises.sandbox_runner import MessageError, read_records  # imports torch
 
         begin, unreadable = {"begin": ""}, None
@@ -193,8 +193,7 @@ def run_process(job: dict[str, Any], limits: SandboxLimits, result: SubmissionRe
     if subject == END and unreadable is None:
         return None
     if not subject:
-        hint = (trace.split("\n")[-2:] or ["it gave no reason"])[0][:200]
-        raise HeedfulError("the process that grades a file did not start", hint=hint)
+        raise not_started(content)
     allowed = limits.inside_seconds if is_inside else limits.seconds
     if unreadable is not None:
         ending = SolutionError(

@@ -123,27 +123,16 @@ def refuse_system_calls() -> bool:
     refuse = lambda code=errno.EPERM: struct.pack("HBBI", 0x06, 0, 0, 0x00050000 | code)
     first, second = load(16), load(24)  # the arguments of the call
     at_least, has_bit = 0x35, 0x45
-    program = [
-        load(4),
-        compare(machine, 1, 0),
-        refuse(),
-        load(0),
-        compare(0x40000000, 0, 1, at_least),
-        refuse(),
-    ]
+    program = [load(4), compare(machine, 1, 0), refuse(), load(0)]
+    program += [compare(0x40000000, 0, 1, at_least), refuse()]
     for numbers in REFUSED_CALLS.values():
         if (number := numbers[column]) is not None:
             program += [compare(number, 0, 1), refuse()]
     # A thread may start, a process may not. glibc falls back to clone, whose flags a filter can read.
     program += [compare(CLONE3[column], 0, 1), refuse(errno.ENOSYS)]
     program += [compare(CLONE[column], 0, 4), first, compare(CLONE_THREAD, 0, 1, has_bit), allow, refuse()]
-    program += [
-        compare(PRLIMIT[column], 0, 4),
-        first,
-        compare(0, 0, 1),
-        allow,
-        refuse(),
-    ]  # 0 is the process itself
+    # Of its own limits alone: 0 is the process itself.
+    program += [compare(PRLIMIT[column], 0, 4), first, compare(0, 0, 1), allow, refuse()]
     owners = [part for value in OWNERS_OF_SIGNALS for part in (compare(value, 0, 1), refuse())]
     program += [compare(FCNTL[column], 0, 1 + len(owners)), second, *owners, allow]
     code = ctypes.create_string_buffer(b"".join(program))

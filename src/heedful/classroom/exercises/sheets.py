@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,26 +124,17 @@ def csv_sheet(problem: Problem, key: bool) -> str:
     return out.getvalue()
 
 
-def page_values(problem: Problem, key: bool) -> dict[str, Any]:
-    """Return what the templates of pages need."""
-    title, given = head_lines(problem, key)[0], given_texts(problem)
-    return {"problem": problem, "key": key, "title": title, "given": given, "key_text": key_text}
-
-
-def html_sheet(problem: Problem, key: bool) -> str:
-    """One page without anything from outside, which saves the answers as JSON; the key has the solution."""
-    return fill_template("sheet.html", mathml=formula_mathml, **page_values(problem, key))
-
-
-def latex_sheet(problem: Problem, key: bool) -> str:
-    """A document for pdflatex with blanks, or with the key and the worked solution."""
-    plain = lambda text: text.translate(TEX)
-    return fill_template("sheet.tex", plain=plain, latex=formula_latex, **page_values(problem, key))
+def typeset_sheet(template: str, problem: Problem, key: bool) -> str:
+    """A page without anything from outside that saves its answers as JSON, or a document for pdflatex."""
+    return fill_template(
+        template, problem=problem, key=key, title=head_lines(problem, key)[0], given=given_texts(problem),
+        key_text=key_text, mathml=formula_mathml, latex=formula_latex, plain=lambda text: text.translate(TEX),
+    )  # fmt: skip
 
 
 FORMATS: dict[str, Callable[[Problem, bool], str]] = {
-    "text": text_sheet, "yaml": yaml_sheet, "json": json_sheet, "csv": csv_sheet, "html": html_sheet,
-    "latex": latex_sheet,
+    "text": text_sheet, "yaml": yaml_sheet, "json": json_sheet, "csv": csv_sheet,
+    "html": partial(typeset_sheet, "sheet.html"), "latex": partial(typeset_sheet, "sheet.tex"),
 }  # fmt: skip
 SUFFIXES = {
     ".txt": "text", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".csv": "csv", ".html": "html",
@@ -231,9 +223,8 @@ def parse_text(text: str) -> dict[str, Any]:
 def parse_csv(text: str) -> dict[str, Any]:
     fields: dict[str, Any] = {"answers": {}}
     lines = text.splitlines()
-    comma = (
-        ";" if lines and lines[0].count(";") > lines[0].count(",") else ","
-    )  # as some spreadsheets save it
+    # Some spreadsheets save semicolons.
+    comma = ";" if lines and lines[0].count(";") > lines[0].count(",") else ","
     for row in csv.reader(io.StringIO(text), delimiter=comma):
         if row and row[0].strip() in FIELDS and len(row) > 1:
             fields[row[0].strip()] = row[1].strip()

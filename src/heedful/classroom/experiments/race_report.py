@@ -205,10 +205,8 @@ def gradient_section(measurements: Values, gains: Sequence[Values]) -> Section:
         "An RNN whose recurrent matrix is an orthogonal one times a gain shows both: its gradient vanishes "
         "below 1 and explodes above.",
     ]
-    trained, by_gain = (
-        logs([v["trained"]["norms"] for v in measurements.values()]),
-        [g["norms"] for g in gains],
-    )
+    trained = logs([v["trained"]["norms"] for v in measurements.values()])
+    by_gain = [g["norms"] for g in gains]
     names, axes = [f"{g['gain']:g}" for g in gains], ("log₁₀ of the gradient's norm", "steps back")
     drawn = [
         panels.lines("trained", trained, list(measurements), distances, axes=axes),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.classroom.figures.figure import Figure
-from heedful.classroom.figures.panels import Panel
+from heedful.classroom.figures.panels import Panel, panel_rows
 from heedful.classroom.text_files import fill_template
 from heedful.core.files import write_text
 from heedful.core.locks import lock_folder
@@ -62,12 +62,14 @@ class Report:
 
     def to_markdown(self) -> str:
         """Return the report as Markdown; pictures stand in figures/ next to it."""
+        row = lambda cells: "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
         lines = [f"# {self.title}", "", *(f"- {k}: {v}" for k, v in self.about.items()), ""]
         lines += ["```", self.command, "```", ""]
         for section in self.sections:
             lines += [f"## {section.title}", "", *(line + "\n" for line in section.text)]
             lines += [f"![{section.title}](figures/{section.name}.svg)", ""] if section.panels else []
-            lines += [line for table in section.tables for line in (*table_markdown(table), "")]
+            for head, rows in map(table_cells, section.tables):
+                lines += [*map(row, (head, ["---", *["---:"] * (len(head) - 1)], *rows)), ""]
         return "\n".join(lines)
 
     def to_csv(self) -> str:
@@ -76,10 +78,8 @@ class Report:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["section", "panel", "row", "column", "value"])
         for section in self.sections:
-            for panel in (*section.panels, *section.tables):
-                for i, row in enumerate(panel["rows"]):
-                    for j, column in enumerate(panel["columns"]):
-                        writer.writerow([section.name, panel["title"], row, column, panel["values"][i][j]])
+            _, *rows = panel_rows({"panels": [*section.panels, *section.tables]})
+            writer.writerows([section.name, *row] for row in rows)
         return out.getvalue()
 
     def save(self, folder: Path) -> Path:
@@ -102,10 +102,3 @@ def table_cells(table: Panel) -> tuple[list[str], list[list[str]]]:
     cell = lambda v: v if isinstance(v, str) else f"{v:.4g}"
     rows = [[name, *map(cell, values)] for name, values in zip(table["rows"], table["values"], strict=True)]
     return [table["rowTitle"], *table["columns"]], rows
-
-
-def table_markdown(table: Panel) -> list[str]:
-    """Return a table as lines of Markdown."""
-    head, rows = table_cells(table)
-    line = lambda cells: "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
-    return [line(head), "|---" + "|---:" * (len(head) - 1) + "|", *map(line, rows)]

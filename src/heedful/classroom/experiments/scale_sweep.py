@@ -65,20 +65,12 @@ class ScaleSettings:
 
     def model(self, dim: int) -> dict[str, Any]:
         """Return the fields of the config of a model of this width."""
-        sizes: dict[str, Any] = {
-            "dim": dim,
-            "layers": self.layers,
-            "heads": self.heads,
-            "context": self.length,
-        }
+        sizes: dict[str, Any] = {"dim": dim, "layers": self.layers, "heads": self.heads}
+        sizes["context"] = self.length
         options = find_config(self.family)[1].field_names()
         sizes |= {"hidden": 8 * dim // 3} if "kv_heads" in options else {"hidden": 4 * dim}
         sizes |= {n: v for n, v in (("tied", True), ("dropout", 0.0)) if n in options}
         return {n: v for n, v in sizes.items() if n in options}
-
-    def learning_rate(self, dim: int) -> float:
-        """Return the highest learning rate of a model of this width."""
-        return self.lr * 64 / dim
 
 
 FULL_SCALE = ScaleSettings()
@@ -106,24 +98,20 @@ class ScaleSweep(Comparison):
         self.tokenizer = shared_tokenizer(
             folder / "tokenizer", settings.tokenizer, self.files, settings.vocab
         )
-        self.check_held_out()
+        largest = max(self.parameters(d) * t for d, t in product(settings.dims, settings.tokens))
+        for dim, tokens in settings.held_out:  # far enough beyond the sweep to tell anything
+            factor = self.parameters(dim) * tokens / largest
+            if factor < LEAST_FACTOR:
+                raise ConfigError(
+                    f"the held-out run of width {dim} on {tokens:,} tokens takes {factor:.2f} × the compute "
+                    "of the sweep's largest",
+                    hint=f"give it {LEAST_FACTOR} × or more: a wider model or more tokens",
+                )
 
     def parameters(self, dim: int) -> int:
         """Return how many parameters a model of this width has."""
         family, config = find_config(self.settings.family)
         return parameter_count(family, config.change(vocab=len(self.tokenizer), **self.settings.model(dim)))
-
-    def check_held_out(self) -> None:
-        """Raise ConfigError for a held-out run that is not far enough beyond the sweep to tell anything."""
-        s = self.settings
-        largest = max(self.parameters(d) * t for d, t in product(s.dims, s.tokens))
-        for dim, tokens in s.held_out:
-            if self.parameters(dim) * tokens < LEAST_FACTOR * largest:
-                raise ConfigError(
-                    f"the held-out run of width {dim} on {tokens:,} tokens takes "
-                    f"{self.parameters(dim) * tokens / largest:.2f} × the compute of the sweep's largest",
-                    hint=f"give it {LEAST_FACTOR} × or more: a wider model or more tokens",
-                )
 
     def run(self, dim: int, tokens: int, kind: str) -> ScalePoint:
         """Train one run, unless it is there; the loss is that of its last step."""
@@ -152,7 +140,7 @@ class ScaleSweep(Comparison):
             tokenizer=TokenizerOptions(str(self.folder / "tokenizer"), s.vocab), model=s.model(dim),
             data={"length": s.length, "batch": s.batch, "holdout": HELD_OUT},
             train=TrainConfig(
-                steps=steps, lr=s.learning_rate(dim), warmup=max(1, steps // 20), dtype=s.dtype, seed=s.seed,
+                steps=steps, lr=s.lr * 64 / dim, warmup=max(1, steps // 20), dtype=s.dtype, seed=s.seed,
                 save_every=max(1, steps // 4), keep=1,
             ),
             evaluate=Evaluation(
@@ -223,12 +211,9 @@ GRID = 33  # points of each
 
 
 def scale_sections(
-    points: Sequence[ScalePoint],
-    fits: Sequence[SurfaceFit],
-    predictions: Sequence[dict[str, Any]],
-    held_out: Sequence[ScalePoint],
-    budget: float | None,
-) -> list[Section]:
+    points: Sequence[ScalePoint], fits: Sequence[SurfaceFit], predictions: Sequence[dict[str, Any]],
+    held_out: Sequence[ScalePoint], budget: float | None,
+) -> list[Section]:  # fmt: skip
     """Return a section for everything that is there so far."""
     sections = [point_section(points)]
     if fits:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from heedful.classroom.text_files import load_yaml
 from heedful.core.errors import ConfigError, NotFound, nearest
 from heedful.models import find_config
 from heedful.models.base import LM, Model
@@ -35,6 +36,7 @@ class System:
     multiple: int = 1  # what the width must be a multiple of
     options: Mapping[str, Any] = field(default_factory=dict)  # other fields of the config
     table_std: float | None = None  # of the token table at the start, where no norm stands behind it
+    hidden_ratio: float | None = None  # width of the MLP over that of the block, as the family's paper has it
 
     def path_length(self, distance: int, layers: int) -> int:
         """Return how many parts a gradient passes, one after another, to the input `distance` tokens back.
@@ -46,41 +48,13 @@ class System:
         return layers + distance if self.mixing == "recurrence" else layers
 
 
-SYSTEMS: dict[str, System] = {
-    one.family: one
-    for one in (
-        System("rnn", "RNN", "recurrence", 5e-3, table_std=0.3,
-               options={"dropout": 0.0, "tied": True}),
-        System("lstm", "LSTM", "recurrence", 5e-3, table_std=0.3,
-               options={"dropout": 0.0, "tied": True}),
-        System("gru", "GRU", "recurrence", 5e-3, table_std=0.3,
-               options={"dropout": 0.0, "tied": True}),
-        System("gpt2", "Transformer GPT-2", "attention", 3e-3, multiple=8,
-               options={"heads": 4, "dropout": 0.0}),
-        System("llama", "Transformer LLaMA", "attention", 3e-3, multiple=8,
-               options={"heads": 4, "tied": True}),
-        System("linear", "linear attention", "linear attention", 3e-3, multiple=4, table_std=0.15,
-               options={"heads": 4, "dropout": 0.0}),
-        System("gla", "GLA", "linear attention", 3e-3, multiple=8, options={"heads": 4}),
-        System("based", "Based", "linear attention", 3e-3, more_layers=1, multiple=8,
-               options={"heads": 4, "key_dim": 8, "window": 16}),
-        System("s4", "S4", "state space", 3e-3, depth=2, options={"dropout": 0.0}),
-        System("mamba", "Mamba", "state space", 3e-3, depth=2),
-    )
-}  # fmt: skip
-TRANSLATORS: dict[str, System] = {
-    one.family: one
-    for one in (
-        System("seq2seq", "plain seq2seq", "recurrence", 5e-3, table_std=0.3, options={"layers": 1}),
-        System("rnnsearch", "RNNsearch (additive)", "recurrence", 5e-3, table_std=0.3, options={"layers": 1}),
-        System("luong", "Luong (dot product)", "recurrence", 5e-3, table_std=0.3,
-               options={"layers": 1, "score": "dot", "dropout": 0.0}),
-        System("transformer", "Transformer", "attention", 3e-3, multiple=8,
-               options={"heads": 4, "dropout": 0.0}),
-    )
-}  # fmt: skip
-# The share of a block's width that its MLP has, as the paper of each family gives it.
-HIDDEN_RATIO = {"transformer": 4.0, "gpt2": 4.0, "llama": 8 / 3, "linear": 4.0, "gla": 8 / 3, "based": 2.0}
+def read_systems(kind: str) -> dict[str, System]:
+    """Return the systems of one kind of race by their families, from systems.yaml."""
+    tables = load_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    return {family: System(family, **row) for family, row in tables[kind].items()}
+
+
+SYSTEMS, TRANSLATORS = read_systems("language models"), read_systems("translators")
 
 
 @dataclass(frozen=True)
@@ -116,7 +90,7 @@ def size_system(system: System, parameters: int, *, vocab: int, layers: int, con
     fixed: dict[str, Any] = {"layers": layers * system.depth + system.more_layers, **system.options}
     if "context" in options:
         fixed["context"] = context
-    ratio = HIDDEN_RATIO.get(system.family)
+    ratio = system.hidden_ratio
 
     def at_width(dim: int, hidden: int | None = None) -> tuple[dict[str, Any], int]:
         sizes = fixed | {"dim": dim} | ({"table_dim": dim} if "table_dim" in options else {})

@@ -59,31 +59,10 @@ from heedful.classroom.figures.value_figures import (
 )
 
 __all__ = [
-    "Figure",
-    "attention",
-    "attention_flow",
-    "attribution_graph",
-    "beams",
-    "embeddings",
-    "feature",
-    "features",
-    "find_heads",
-    "head_catalogue",
-    "heads",
-    "image_attention",
-    "lines",
-    "logit_attribution",
-    "matrix",
-    "model",
-    "next_token",
-    "patching",
-    "positions",
-    "probes",
-    "steering",
-    "steps",
-    "surprisal",
-    "training",
-    "tuned_lens",
-]
+    "Figure", "attention", "attention_flow", "attribution_graph", "beams", "embeddings", "feature",
+    "features", "find_heads", "head_catalogue", "heads", "image_attention", "lines", "logit_attribution",
+    "matrix", "model", "next_token", "patching", "positions", "probes", "steering", "steps", "surprisal",
+    "training", "tuned_lens",
+]  # fmt: skip
 # What the studio's page of figures offers, in this order; what takes a `text` is given that of the page.
 FIGURES = (attention, heads, next_token, surprisal, steps, beams, positions, embeddings, model)

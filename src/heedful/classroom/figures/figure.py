@@ -93,14 +93,12 @@ class Figure:
 
     def to_svg(self, theme: str = "light", *, width: float | None = None, font: str | None = None) -> str:
         """Vectors and text, `width` inches wide."""
-        return svg(self._draw(), self.title, self._description(), theme, width=width, font=font)
+        subject = " · ".join(f"{k}: {v}" for k, v in self.about.items() if v not in (None, ""))
+        description = f"{subject}. {self.note}".strip(". ")
+        return svg(self._draw(), self.title, description, theme, width=width, font=font)
 
     def _draw(self) -> Drawing:
         return draw_title(self.title, KINDS.get(self.kind, PANELS)[0](self.data))
-
-    def _description(self) -> str:
-        subject = " · ".join(f"{k}: {v}" for k, v in self.about.items() if v not in (None, ""))
-        return f"{subject}. {self.note}".strip(". ")
 
     def with_labels(self, title: str | None = None, axes: tuple[str, str] | None = None) -> Figure:
         """The same figure under another title, with other names of its rows and columns."""

@@ -29,7 +29,7 @@ from heedful.interp.observe import lens as inspect_lens
 from heedful.interp.observe.attention import rollout
 from heedful.interp.observe.lens import TunedLens, logit_lens
 from heedful.interp.observe.logit_attribution import LogitAttribution
-from heedful.interp.observe.mixing import order_note, position_parts
+from heedful.interp.observe.mixing import order_note, position_formula, position_parts
 from heedful.models.base import Model
 from heedful.nn.attention.disentangled import Distances
 from heedful.nn.context import Context, Mask
@@ -73,9 +73,7 @@ def part_panels(model: Model, where: str, part: nn.Module, length: int) -> Itera
         case Sinusoidal() | Learned():
             vectors = part(at[: part.context or length]).float()
             side = f" ({where})" if len(model.tables) > 1 else ""
-            kind, note = "learned", "a row of a table"
-            if isinstance(part, Sinusoidal):
-                kind, note = "sinusoidal", f"p(t, 2i) = sin(t / {part.base:g}^(2i/D))"
+            kind, note = "learned" if isinstance(part, Learned) else "sinusoidal", position_formula(part)
             unit = F.normalize(vectors, dim=-1)
             yield matrix(f"{kind}{side}", vectors, axes=("position", "dimension"), note=note)
             yield matrix(f"cosine between positions{side}", unit @ unit.T, axes=("position", "position"))

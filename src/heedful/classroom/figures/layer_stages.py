@@ -327,7 +327,13 @@ class LayerStages:
         title += f", {unit} {pattern.head}" if pattern.heads > 1 else ""
         note = f"One of {pattern.heads} {unit}s." if pattern.heads > 1 else ""
         if pattern.kind == "effective":
-            note += " The weights are signed: what the recurrence amounts to, token by token."
+            difference = mixer_of(part) == "attention"
+            what = (
+                "one softmax is taken from another"
+                if difference
+                else "what the recurrence amounts to, token by token"
+            )
+            note += f" The weights are signed: {what}."
         equations = equations_of(part.score if isinstance(part, Decoding) else part)
         bias = stacks_of(self.model)[self.stack].bias
         if bias is not None and not attends_to_source(part):

@@ -127,7 +127,9 @@ def side_stages(layers: LayerStages) -> list[Stage]:
 ORDERS = {
     "rotary": "turning queries and keys", "alibi": "biases that grow with distance",
     "buckets": "a bias for every distance", "disentangled": "scores of distances",
-    "relative": "scores of distances", "decay": "forgetting",
+    "relative": "scores of distances", "decay": "forgetting", "recurrence": "the recurrence",
+    "state space": "the state", "delta rule": "a memory that newer tokens correct",
+    "convolution": "the convolution",
     "none": "nowhere",
 }  # fmt: skip
 
@@ -196,20 +198,20 @@ SIDES = ("tokens", "target", "written")
 @figure
 def model(
     model: Model, text: Text, target: Text = None, *, layer: int | str | None = None, head: int | None = None,
-    row: int | str | None = None, beside: Text = None, name: str = "",
+    row: int | str | None = None, comparison: Text = None, name: str = "",
 ) -> Figure:  # fmt: skip
     """Draw one text on its way through a model: tokens, vectors, layers, one head and the prediction.
 
     The figure opens `layer` and `head`. `row` is the token whose path it shows, by its name or position. If
     the model looks at a source, this is a word that it writes. By default, the figure chooses the place where
-    a word looks most at another word (see picture_choice.py). `beside` is a second text that can be shown
+    a word looks most at another word (see picture_choice.py). `comparison` is a second text that can be shown
     instead, such as one with another last word. `name` is the name of the model in the title.
     """
     picture = model_picture(model, text, target, layer=layer, head=head, row=row)
     pictures = [picture]
-    if beside is not None:
+    if comparison is not None:
         at = picture.row if row is None else row
-        pictures.append(model_picture(model, beside, layer=picture.path, head=picture.head, row=at))
+        pictures.append(model_picture(model, comparison, layer=picture.path, head=picture.head, row=at))
     name = name or model.family.name
     excerpt = caption_of(text, picture.tokens)
     looks = [stage.pattern for stage in picture.stages if stage.pattern and stage.path == picture.path]
@@ -218,8 +220,8 @@ def model(
     where = f"layer {picture.layer}" + "".join(f", {look.unit} {look.head}" for look in looks[:1])
     data = {
         "name": name,
-        "texts": [t if isinstance(t, str) else "" for t in (text, beside)[: len(pictures)]],
-        "labels": text_labels(text, beside)[: len(pictures)],
+        "texts": [t if isinstance(t, str) else "" for t in (text, comparison)[: len(pictures)]],
+        "labels": text_labels(text, comparison)[: len(pictures)],
         "pictures": [to_data(model, one) | {"row_side": side} for one in pictures],
     }
     about = {"model": name, "text": excerpt, "layer": picture.layer, "head": picture.head, "row": row_label}

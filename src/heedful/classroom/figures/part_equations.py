@@ -1,53 +1,27 @@
 """The title and the equations of every part as a textbook writes them, with the arguments of the part.
 
-Docstrings in `nn/` give the same equations in the words of the code; these are typeset on pages (see
-web/src/figures/formula.tsx for the language). A part that computes and is not in the
-table fails a test; one of a user's own has its class's name and no equation.
+Docstrings in `nn/` give the same equations in the words of the code; these are typeset on pages. They stand
+in part_equations.yaml; those with numbers of the part are written here. A part that computes and has none
+fails a test; one of a user's own has its class's name and no equation.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from heedful.nn.attention.attentive import Additive, AttentiveUnit, Concat, Dot, General, InputFeeding, Maxout
-from heedful.nn.attention.differential import DifferentialAttention
-from heedful.nn.attention.disentangled import ConvBlock, DisentangledAttention, Neighbours
-from heedful.nn.attention.latent import LatentAttention
+from heedful.classroom.text_files import load_yaml
+from heedful.nn.attention.disentangled import ConvBlock
 from heedful.nn.attention.multi_head import Attention, CrossAttention
-from heedful.nn.attention.relative import RelativeAttention, SentenceRelativeAttention
-from heedful.nn.attention.sparse import BlockSparseAttention, WindowedAttention
-from heedful.nn.block import Block, NormedResidualBlock, ParallelBlock, SandwichBlock
-from heedful.nn.embedding import Embedding, SoundEmbedding
-from heedful.nn.ffn import ACTIVATIONS, MLP, GatedMLP
-from heedful.nn.head import (
-    ClassifyHead,
-    DetectHead,
-    LMHead,
-    MLMHead,
-    NextHead,
-    NoHead,
-    PretrainHead,
-    SentenceHead,
-    SpanHead,
-    TagHead,
-)
-from heedful.nn.moe import MoE, SigmoidRouter
-from heedful.nn.norm import GroupRMSNorm, OffsetLayerNorm, OffsetRMSNorm, RMSNorm
-from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, RoundedALiBi, SineTable, Sinusoidal
-from heedful.nn.recurrent import GRU, LSTM, RNN, Bidirectional, GatedUnit
-from heedful.nn.state_space.delta import GatedDeltaNet
-from heedful.nn.state_space.linear_attention import (
-    GatedConv,
-    GatedLinearAttention,
-    LinearAttention,
-    Retention,
-)
-from heedful.nn.state_space.rwkv import ChannelMix, TimeMix
-from heedful.nn.state_space.ssd import Mamba2
-from heedful.nn.state_space.ssm import S4, Mamba
+from heedful.nn.block import NormedResidualBlock, ParallelBlock, SandwichBlock
+from heedful.nn.ffn import ACTIVATIONS
+from heedful.nn.head import PretrainHead
+from heedful.nn.moe import SigmoidRouter
+from heedful.nn.norm import OffsetLayerNorm, OffsetRMSNorm, RMSNorm
 
 Equations = list[str]
 # The first word of a config that means a function names it: relu, gelu, silu.
@@ -74,7 +48,9 @@ def attention_equations(part: Any) -> Equations:
     normed = isinstance(part, Attention) and part.q_norm is not None
     of = lambda matrix, x: f"norm({matrix} {x})" if normed else f"{matrix} {x}"
     q, k = f"{'R_t ' * turned}{of('W_Q', 'x')}", f"{'R_s ' * turned}{of('W_K', other)}"
-    return [f"q = {q}, k = {k}, v = W_V {other}", scaled_softmax(part, part.head_dim)]
+    lines = [f"q = {q}, k = {k}, v = W_V {other}", scaled_softmax(part, part.head_dim)]
+    window = part.window if isinstance(part, Attention) else None
+    return lines if window is None else [*lines, f"A_ij = 0 for |i - j| ≥ {window}"]
 
 
 def router_equations(part: Any) -> Equations:
@@ -138,116 +114,60 @@ def word_equations(part: Any) -> Equations:
     return [f"p = softmax({logits})"]
 
 
-Row = tuple[type[nn.Module], str, Equations | Callable[[Any], Equations]]
-# The first that fits; a class stands before the class that it is made from.
-TABLE: tuple[Row, ...] = (
-    (CrossAttention, "Cross-attention", attention_equations),
-    (LatentAttention, "Latent attention", lambda part: [
+# The equations of these classes depend on what a part was made with.
+FUNCTIONS: dict[str, Callable[[Any], Equations]] = {
+    "Attention": attention_equations, "CrossAttention": attention_equations,
+    "LatentAttention": lambda part: [
         "c = norm(W_c x), r = R_s W_r x", "k = [U c ; r], v = V c",
-        scaled_softmax(part, part.head_dim + part.rope_dim)]),
-    (DisentangledAttention, "Disentangled attention",
-     ["s_ij = (q_i k_j^T + q_i r_δ^T + k_j l_δ^T) / √(3 K), δ = i - j", "A = softmax(s)"]),
-    (SentenceRelativeAttention, "Attention by distance and sentence",
-     ["s_ij = ((q_i + a) k_j^T + (q_i + b) (W_R r_{i-j})^T + (q_i + c) e_{ij}^T) / √K", "A = softmax(s)"]),
-    (RelativeAttention, "Attention by distance",
-     ["s_ij = ((q_i + a) k_j^T + (q_i + b) (W_R r_{i-j})^T) / √K", "A = softmax(s)"]),
-    (DifferentialAttention, "Differential attention",
-     ["A = softmax(q_1 k_1^T / √K) - λ softmax(q_2 k_2^T / √K)", "λ = e^{a_1 b_1} - e^{a_2 b_2} + λ_0",
-      "y = (1 - λ_0) norm(A v)"]),
-    (WindowedAttention, "Attention in a window", lambda part: [
-        *attention_equations(part), f"A_ij = 0 for |i - j| ≥ {part.window}"]),
-    (BlockSparseAttention, "Attention of blocks", lambda part: [
-        *attention_equations(part), f"A_ij = 0 but for blocks of {part.block}: first, last, near, random"]),
-    (Attention, "Self-attention", attention_equations),
-    (LinearAttention, "Linear attention", ["A_ts = φ(q_t) φ(k_s)^T / Σ_s φ(q_t) φ(k_s)^T, s ≤ t"]),
-    (GatedLinearAttention, "Gated linear attention",
-     ["S_t = diag(α_t) S_{t-1} + k_t v_t^T", "y_t = S_t^T q_t / √K", "out = W_O (norm(y) ⊙ silu(W_G x))"]),
-    (Retention, "Retention",
-     ["S_t = γ S_{t-1} + k_t v_t^T, γ_h = 1 - 2^{-5-h}", "y_t = S_t^T q_t / √K",
-      "out = W_O (norm(y) ⊙ silu(W_G x))"]),
-    (TimeMix, "Time mixing",
-     ["x_μ = μ ⊙ x_t + (1 - μ) ⊙ x_{t-1}",
-      "a_ts = e^{k_s - (t-1-s) w} for s < t, a_tt = e^{u + k_t}", "y_t = Σ_s a_ts v_s / Σ_s a_ts",
-      "out = W_O (sigma(W_R x_μ) ⊙ y)"]),
-    (ChannelMix, "Channel mixing", ["out = sigma(W_R x_μ) ⊙ W_V max(0, W_K x_μ)²"]),
-    (AttentiveUnit, "Decoder with alignment",
-     ["c_t = Σ_j α_tj m_j", "s_t = GRU([y_{t-1} ; c_t], s_{t-1})"]),
-    (InputFeeding, "Decoder with alignment",
-     ["h_t = LSTM([x_t ; a_{t-1}], h_{t-1})", "c_t = Σ_j α_tj m_j", "a_t = tanh(W [c_t ; h_t])"]),
-    (Additive, "Additive score", ["e_tj = v^T tanh(W s_{t-1} + U m_j)", "α_t = softmax(e_t)"]),
-    (Concat, "Concat score", ["e_tj = v^T tanh(W [h_t ; m_j])", "α_t = softmax(e_t)"]),
-    (General, "General score", ["e_tj = h_t^T W m_j", "α_t = softmax(e_t)"]),
-    (Dot, "Dot score", ["e_tj = h_t^T m_j", "α_t = softmax(e_t)"]),
-    (Mamba, "Selective state space",
-     ["h_t = exp(Δ_t A) h_{t-1} + Δ_t B_t u_t", "y_t = C_t h_t + D u_t",
-      "Δ_t = softplus(W_Δ u_t), B_t = W_B u_t, C_t = W_C u_t"]),
-    (Mamba2, "State space with one decay for a head",
-     ["h_t = exp(Δ_t A) h_{t-1} + Δ_t u_t B_t^T", "y_t = h_t C_t + D u_t",
-      "out = W_O norm(y ⊙ silu(W_G x)), Δ_t = softplus(W_Δ x_t + b)"]),
-    (GatedDeltaNet, "Gated delta rule",
-     ["S_t = α_t S_{t-1} + β_t k_t (v_t - α_t S_{t-1}^T k_t)^T", "y_t = S_t^T q_t / √K",
-      "out = W_O (norm(y) ⊙ silu(W_G x))"]),
-    (S4, "State space", ["h_t = exp(Δ A) h_{t-1} + u_t", "y_t = 2 Re(Σ_n c_n h_tn) + D u_t"]),
-    (LSTM, "LSTM cell",
-     ["i, f, o = sigma(W x_t + U h_{t-1} + b), g = tanh(W x_t + U h_{t-1} + b)", "c_t = f ⊙ c_{t-1} + i ⊙ g",
-      "h_t = o ⊙ tanh(c_t)"]),
-    (GRU, "GRU cell",
-     ["r, z = sigma(W x_t + U h_{t-1} + b), n = tanh(W x_t + b + r ⊙ (U h_{t-1} + d))",
-      "h_t = (1 - z) ⊙ n + z ⊙ h_{t-1}"]),
-    (GatedUnit, "Gated recurrent unit",
-     ["r, z = sigma(W x_t + U h_{t-1}), n = tanh(W x_t + U (r ⊙ h_{t-1}))",
-      "h_t = (1 - z) ⊙ h_{t-1} + z ⊙ n"]),
-    (RNN, "RNN cell", ["h_t = tanh(W x_t + U h_{t-1} + b)"]),
-    (Bidirectional, "Reading both ways", ["h_t = [a_t ; b_t]"]),
-    (MoE, "Mixture of experts", router_equations),
-    (GatedMLP, "Gated MLP", lambda part: [f"y = W_2 ({activation_name(part)}(W_G x) ⊙ W_1 x)"]),
-    (MLP, "MLP", lambda part: [f"y = W_2 {activation_name(part)}(W_1 x)"]),
-    (GatedConv, "Gated convolution", ["y = W_O (silu(conv(W_V x)) ⊙ W_G x)"]),
-    (Neighbours, "Convolution", lambda part: [f"y_t = {activation_name(part)}(Σ_o W_o x_{{t+o}} + b)"]),
-    (Maxout, "Maxout", ["y_k = max(z_{2k-1}, z_{2k}), z = W x + b"]),
-    (SoundEmbedding, "Embedding of sound",
-     ["y_t = gelu(W_1 [m_{t-1} ; m_t ; m_{t+1}])", "x_t = gelu(W_2 [y_{2t-1} ; y_{2t} ; y_{2t+1}]) + p_t"]),
-    (Embedding, "Embedding", embedding_equations),
-    (SineTable, "Sinusoidal positions", ["p_t = [sin(t / 10000^{2i/(D-2)}) ; cos(t / 10000^{2i/(D-2)})]"]),
-    (Sinusoidal, "Sinusoidal positions", sinusoid_equations),
-    (Learned, "Learned positions", lambda part: [
-        f"p_t = P[t + {part.offset}]" if part.offset else "p_t = P[t]"]),
-    (Rotary, "Rotary positions", ["q_t → R_t q_t, k_s → R_s k_s"]),
-    (RoundedALiBi, "Linear biases", ["s_ij → s_ij + m_h j / √K"]),
-    (ALiBi, "Linear biases", ["s_ij → s_ij - m_h (i - j)"]),
-    (BucketBias, "Biases of distances", ["s_ij → s_ij + b_{j-i}"]),
-    (Block, "Block", block_equations),
-    (ParallelBlock, "Block", block_equations), (NormedResidualBlock, "Block", block_equations),
-    (RMSNorm, "RMSNorm", norm_equations),
-    (GroupRMSNorm, "RMSNorm of groups", ["y_g = γ_g x_g / √(mean(x_g²) + ε)"]),
-    (nn.LayerNorm, "LayerNorm", norm_equations),
-    (MLMHead, "Masked word head", ["p = softmax(E norm(act(W x)) + b)"]),
-    (LMHead, "Language model head", word_equations),
-    (ClassifyHead, "Classification head", ["p = softmax(W pool(x) + b)"]),
-    (SentenceHead, "Classification head", ["p = softmax(W v / ‖v‖ + b), v = pool(x)"]),
-    (NextHead, "Next sentence head", ["p = softmax(W pool(x) + b)"]),
-    (TagHead, "Token classification head", ["p_t = softmax(W x_t + b)"]),
-    (SpanHead, "Answer span head", ["p_start = softmax(X w_1), p_end = softmax(X w_2)"]),
-    (DetectHead, "Replaced token detection", ["p_t = sigma(w^T act(W x_t) + b)"]),
-    (NoHead, "Last hidden states", []),
-)  # fmt: skip
+        scaled_softmax(part, part.head_dim + part.rope_dim)],
+    "WindowedAttention": attention_equations,
+    "BlockSparseAttention": lambda part: [
+        *attention_equations(part), f"A_ij = 0 but for blocks of {part.block}: first, last, near, random"],
+    "GatedAttention": lambda part: [*attention_equations(part), "out = W_O (sigma(W_G x) ⊙ A v)"],
+    "SinkAttention": lambda part: [
+        attention_equations(part)[0], f"s = q k^T / √{part.head_dim}",
+        "A_ij = e^{s_ij} / (e^b + Σ_j e^{s_ij})"],
+    "BiasedAttention": lambda part: [*attention_equations(part), *equations_of(part.position_bias)],
+    "MoE": router_equations,
+    "GatedMLP": lambda part: [f"y = W_2 ({activation_name(part)}(W_G x) ⊙ W_1 x)"],
+    "MLP": lambda part: [f"y = W_2 {activation_name(part)}(W_1 x)"],
+    "Neighbours": lambda part: [f"y_t = {activation_name(part)}(Σ_o W_o x_{{t+o}} + b)"],
+    "Embedding": embedding_equations,
+    "Sinusoidal": sinusoid_equations,
+    "Learned": lambda part: [f"p_t = P[t + {part.offset}]" if part.offset else "p_t = P[t]"],
+    "Block": block_equations, "ParallelBlock": block_equations, "NormedResidualBlock": block_equations,
+    "RMSNorm": norm_equations, "LayerNorm": norm_equations,
+    "LMHead": word_equations,
+}  # fmt: skip
 
 
-def row_of(module: nn.Module) -> Row | None:
-    """Return the row of the table for a part; of a head with several, of that which speaks of words."""
+@functools.cache
+def titles_and_equations() -> dict[str, list[str]]:
+    """Return the title and the fixed equations of each class by its name."""
+    rows: dict[str, list[str]] = load_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    return rows
+
+
+def class_name(module: nn.Module) -> str | None:
+    """Return the class whose row a part has, if any; of a head with several, that which speaks of words."""
     module = module.words if isinstance(module, PretrainHead) else module
-    return next((row for row in TABLE if isinstance(module, row[0])), None)
+    for kind in type(module).__mro__:
+        ours = kind is nn.LayerNorm or kind.__module__.startswith("heedful.")
+        if ours and kind.__name__ in titles_and_equations():
+            return kind.__name__
+    return None
 
 
 def title_of(module: nn.Module) -> str:
     """Return the name of a part in the field's words."""
-    row = row_of(module)
-    return type(module).__name__ if row is None else row[1]
+    name = class_name(module)
+    return type(module).__name__ if name is None else titles_and_equations()[name][0]
 
 
 def equations_of(module: nn.Module) -> Equations:
     """Return the equations of a part, a line each; none of a part that the table does not know."""
-    row = row_of(module)
-    if row is None:
+    name = class_name(module)
+    if name is None:
         return []
-    return list(row[2]) if isinstance(row[2], list) else row[2](module)
+    words = module.words if isinstance(module, PretrainHead) else module
+    return FUNCTIONS[name](words) if name in FUNCTIONS else list(titles_and_equations()[name][1:])

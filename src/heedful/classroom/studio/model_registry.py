@@ -197,7 +197,7 @@ class ModelRegistry:
         return loaded_model
 
     @property
-    def loaded(self) -> dict[str, LoadedModel]:
+    def in_memory(self) -> dict[str, LoadedModel]:
         """The models in memory by their ids, those used last behind the others."""
         with self._lock:
             return dict(self._loaded)

@@ -79,19 +79,20 @@ def parse_range(text: str | None, size: int) -> slice:
 
 
 def cut_tensor(value: Tensor, head: int | None, rows: str | None, cols: str | None, reduction: str) -> Tensor:
-    """Cut one head of (H, T, S), or join all of them; then some rows and columns. `over` "norm" is the
+    """Cut one head of (H, T, S), or join all of them; then some rows and columns. `reduction` "norm" is the
     length of the vectors along the last axis: of a state (T, F, N) one number for each channel.
     """
     if reduction == "norm":
         if value.dim() < 2 or head is not None:
             raise InputError(
-                f"this value has the shape {tuple(value.shape)} and no vectors", hint="leave over out"
+                f"this value has the shape {tuple(value.shape)} and no vectors", hint="leave reduction out"
             )
         value, reduction = value.float().norm(dim=-1), "none"
     if head is not None or reduction != "none":
         if value.dim() < 3:
             raise InputError(
-                f"this value has the shape {tuple(value.shape)} and no heads", hint="leave head and over out"
+                f"this value has the shape {tuple(value.shape)} and no heads",
+                hint="leave out head and reduction",
             )
         if head is not None and not 0 <= head < len(value):
             raise InputError(f"there are heads 0 … {len(value) - 1}", hint=f"unknown head {head}")

@@ -32,6 +32,10 @@ PAGES = (
     "/space", "/figures", "/train", "/compare", "/reports", "/tour", "/glossary", "/exercises",
 )  # fmt: skip
 MAX_BODY_BYTES = 2_000_000
+HEADERS = {  # of every answer
+    "x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin", "cross-origin-opener-policy": "same-origin",
+}  # fmt: skip
 MISSING = "<!doctype html><title>heed studio</title><p>The page was not built: npm run build in web/."
 
 
@@ -70,7 +74,8 @@ def create_studio_app(
     for kind in (HeedfulError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, lambda request, error: render_error(error))
     rules = AccessRules(
-        max_body_bytes=MAX_BODY_BYTES, headers=page_headers(page), api_key=token,
+        max_body_bytes=MAX_BODY_BYTES, api_key=token,
+        headers=HEADERS | {"content-security-policy": content_security_policy(page)},
         # Browsers send cookies to every port of a host: two studios must not overwrite each other's.
         cookie=f"heed-studio-{hashlib.sha256(token.encode()).hexdigest()[:8]}" if token else None,
         key_hint="open the address that heed studio printed, or send Authorization: Bearer TOKEN",
@@ -113,23 +118,10 @@ def content_security_policy(page: str) -> str:
         digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
         return "".join(f" 'sha256-{digest}'" for digest in digests)
 
-    scripts, styles = (
-        hashes(r"<script(?![^>]*\bsrc=)[^>]*>(.*?)</script>"),
-        hashes(r"<style[^>]*>(.*?)</style>"),
-    )
+    scripts = hashes(r"<script(?![^>]*\bsrc=)[^>]*>(.*?)</script>")
+    styles = hashes(r"<style[^>]*>(.*?)</style>")
     return (
         f"default-src 'self'; script-src 'self'{scripts}; style-src 'self'{styles}; "
         "img-src 'self' data: blob:; worker-src 'self' blob:; connect-src 'self'; "
         "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-
-
-def page_headers(page: str) -> dict[str, str]:
-    """Return the headers that every answer of the studio carries."""
-    return {
-        "content-security-policy": content_security_policy(page),
-        "x-content-type-options": "nosniff",
-        "referrer-policy": "no-referrer",
-        "cross-origin-resource-policy": "same-origin",
-        "cross-origin-opener-policy": "same-origin",
-    }

@@ -28,10 +28,15 @@ from heedful.nn.attention.multi_head import Attention, BiasedAttention, CrossAtt
 from heedful.nn.attention.relative import RelativeAttention
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, Part
-from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, Sinusoidal, frequencies
+from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, RoundedALiBi, Sinusoidal, frequencies
 from heedful.nn.recurrent import Recurrence
 from heedful.nn.state_space.delta import GatedDeltaNet
-from heedful.nn.state_space.linear_attention import GatedConv, GatedLinearAttention, LinearAttention
+from heedful.nn.state_space.linear_attention import (
+    GatedConv,
+    GatedLinearAttention,
+    LinearAttention,
+    Retention,
+)
 from heedful.nn.state_space.rwkv import TimeMix
 from heedful.nn.state_space.ssd import Mamba2
 from heedful.nn.state_space.ssm import S4, Mamba
@@ -45,6 +50,8 @@ MIXERS: tuple[tuple[str, tuple[type[Part], ...]], ...] = (
     ("delta rule", (GatedDeltaNet,)),
     ("gated linear attention", (GatedLinearAttention,)),
     ("linear attention", (LinearAttention,)),
+    ("retention", (Retention,)),
+    ("time mixing", (TimeMix,)),
     ("convolution", (GatedConv, Neighbours)),
     ("attention", (Attention, LatentAttention, DisentangledAttention, DifferentialAttention)),
 )
@@ -187,7 +194,8 @@ def order_note(model: Model) -> str:
     parts = [part for _, part in parts_of(model)]
     short = [part.conv.width for part in parts if isinstance(part, Mamba | Mamba2 | GatedDeltaNet)]
     if short:
-        note += f", and from a convolution over the last {short[0]} tokens"
+        more = f"from a convolution over the last {short[0]} tokens"
+        note = f"{note}, and {more}" if note else f"order also comes {more}"
     windows = [window_of(part) for _, part in parts_of(model) if mixer_of(part) == "convolution"]
     return note.format(window=windows[0]) if windows else note
 
@@ -196,10 +204,13 @@ def state_note(model: Model) -> str:
     """Return one line about what a model without visible states carries from token to token."""
     rows, name = mixers_of(model), model.family.name
     kinds = {row["by"] for row in rows}
-    matrix = [by for by in ("linear attention", "gated linear attention") if by in kinds]
+    matrix = [by for by in ("linear attention", "gated linear attention", "retention") if by in kinds]
     if matrix:
         reason = f"carries one matrix per head from token to token ({matrix[0]}), which is not shown here"
         return f"{name} {reason}. The Attention page shows its effect as weights."
+    if "time mixing" in kinds:
+        reason = "carries sums of keys and values that fade from token to token, which are not shown here"
+        return f"{name} {reason}. The Attention page shows their effect as weights."
     if kinds == {"convolution"}:
         seen = rows[0]["window"]
         return f"{name} carries no state: a layer sees {seen} tokens. Below are its layers and neurons."
@@ -210,20 +221,21 @@ def state_note(model: Model) -> str:
 # The parts that tell a model where a token stands, as tables of numbers.
 
 
-def position_formula(model: Model) -> str:
-    """Return the formula of `main_part` with its own layout, first position and size; "" if there is none."""
-    part = main_part(model)
+def position_formula(part: nn.Module | None) -> str:
+    """Return the formula of a part that tells positions, with its own layout, first position and size."""
     start = getattr(part, "offset", 0)
     at = f"t + {start}" if start else "t"
     match part:
         case Learned():
             return f"p(t) = table[{at}]"
         case Sinusoidal():
-            angle = f"{f'({at})' if start else at} / base^(2i/D)"
+            angle = f"{f'({at})' if start else at} / {part.base:g}^(2i/D)"
             sine, cosine = ("i", "i + D/2") if part.layout == "halves" else ("2i", "2i+1")
             return f"p(t, {sine}) = sin({angle}), p(t, {cosine}) = cos({angle})"
         case Rotary():
             return f"q_t → R_t q_t, k_s → R_s k_s; pair i turns by t · base^(−2i/{part.dim})"
+        case RoundedALiBi():
+            return "b_h(j) = m_h j / √K"
         case ALiBi():
             return "b_h(i, j) = −m_h (i − j)"
         case BucketBias():
@@ -326,5 +338,5 @@ def describe_positions(model: Model, length: int = 64) -> dict[str, Any]:
         "buckets": part.bucket(at[None, :] - at[:, None]).tolist() if isinstance(part, BucketBias) else None,
         "frequencies": None if rotary is None else rotary_frequencies(rotary, length).tolist(),
         "base": getattr(rotary or part, "base", None), "note": order_note(model) or rotary_note(model),
-        "formula": position_formula(model),
+        "formula": position_formula(part),
     }  # fmt: skip

@@ -90,11 +90,11 @@ def _word2vec_values(studio: Studio, body: dict[str, Any]) -> dict[str, Any]:
     table = vectors.input if vectors.output is None or len(vectors.output) != len(vectors) else vectors.output
     row = lambda word: [float(x) for x in table[vectors.row(str(word))]]
     centre = str(body.get("centre", ""))
-    observed, drawn = body.get("observed") or [], body.get("drawn") or []
-    if not isinstance(observed, list) or not isinstance(drawn, list) or not observed:
-        raise InputError("observed and drawn are lists of words, observed of at least one")
+    contexts, negatives = body.get("contexts") or [], body.get("negatives") or []
+    if not isinstance(contexts, list) or not isinstance(negatives, list) or not contexts:
+        raise InputError("contexts and negatives are lists of words, contexts of at least one")
     return {
         "topic": "word2vec", "centre": centre, "vector": [float(x) for x in vectors[centre]],
-        "observed": {str(w): row(w) for w in observed}, "drawn": {str(w): row(w) for w in drawn},
+        "contexts": {str(w): row(w) for w in contexts}, "negatives": {str(w): row(w) for w in negatives},
         "rate": float(body.get("rate", 0.025)),
     }  # fmt: skip

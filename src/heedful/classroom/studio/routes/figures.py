@@ -96,7 +96,7 @@ def draw_features(
 # The picture of one text in a model, which the first screen shows: as a figure's JSON, or as a file.
 
 
-TEXTS = ("text", "beside")  # what a model that reads images is shown as images
+TEXTS = ("text", "comparison")  # what a model that reads images is shown as images
 FIRST_TEXT = "The animal didn't cross the street because it was too tired."
 FIRST_COMPARISON = FIRST_TEXT.replace("tired", "wide")
 # Found by a search over all heads: in no other does the look of "it" move as far from "animal" to "street",
@@ -109,7 +109,7 @@ FIRST_HEADS: dict[str, dict[str, Any]] = {
 
 @router.get("/api/picture")
 def draw_picture(
-    studio: Here, model: str = "", text: str = "", beside: str = "", target: str = "", layer: str = "",
+    studio: Here, model: str = "", text: str = "", comparison: str = "", target: str = "", layer: str = "",
     head: int | None = None, row: str = "", format: FigureFormat = "json",
 ) -> Response:  # fmt: skip
     """The figure of `heedful.view.model`. Without a text it is the first picture of the model. `row` is a
@@ -119,7 +119,7 @@ def draw_picture(
     if text:
         number = lambda text: int(text) if text.isdigit() else text or None
         request: dict[str, Any] = {
-            "text": text, "target": target or None, "beside": beside or None, "layer": number(layer),
+            "text": text, "target": target or None, "comparison": comparison or None, "layer": number(layer),
             "head": head, "row": number(row),
         }  # fmt: skip
         options = {name: value for name, value in request.items() if value is not None}
@@ -161,7 +161,7 @@ def first_request(id: str, model: Model) -> dict[str, Any]:
     """Return what is shown of a model before anything is asked for: a text that suits what it does, or one
     that its context has room for.
     """
-    request: dict[str, Any] = {"text": FIRST_TEXT, "beside": FIRST_COMPARISON} | FIRST_HEADS.get(id, {})
+    request: dict[str, Any] = {"text": FIRST_TEXT, "comparison": FIRST_COMPARISON} | FIRST_HEADS.get(id, {})
     if model.image_processor is not None:
         return {"text": "2026"}
     if is_causal(model):

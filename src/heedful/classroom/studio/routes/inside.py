@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 import torch.nn.functional as F
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.responses import Response
 
 from heedful.classroom.figures.token_labels import visible_tokens
 from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.model_registry import LoadedModel
+from heedful.classroom.studio.trace_builder import SamplingOptions
 from heedful.classroom.studio.traces import Here, Look, Seen, Trace
 from heedful.core.errors import InputError
 from heedful.decode.sampling import generator, uniforms
@@ -146,25 +147,18 @@ def _order_of_words(look: Look) -> dict[str, Any]:
 # From logits to a token: the chain of decode/sampling, rule by rule, and the draw.
 
 
-class Choice(BaseModel):
+RULES = ("temperature", "top_k", "top_p", "min_p", "typical")
+
+
+class Choice(SamplingOptions):
     """Where in which trace, and how to choose."""
 
     trace: str
     position: int = -1
     temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
     typical: float | None = None
-    seed: int = Field(default=0, ge=0)
     step: int = Field(default=0, ge=0, lt=4096)
     count: int = Field(default=50, ge=1, le=1000)
-
-    def settings(self) -> GenerationSettings:
-        return GenerationSettings(
-            temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p,
-            typical=self.typical,
-        )  # fmt: skip
 
 
 @router.get("/api/draw")
@@ -182,7 +176,8 @@ def predict(body: Choice, studio: Here) -> Response:
         raise InputError(
             f"{look.trace.entry.id} is a table of vectors and predicts no words", hint="choose a model"
         )
-    model, settings = look.loaded_model.sequence, body.settings()
+    model = look.loaded_model.sequence
+    settings = GenerationSettings(**{name: getattr(body, name) for name in RULES})
     logits = words_at(model, look.trace.output, body.position)
     drawn = draw_token(logits, settings, seed=body.seed, step=body.step)
     below = drawn.chances["final"].cumsum(-1)
@@ -206,8 +201,7 @@ def predict(body: Choice, studio: Here) -> Response:
 
 def _python(trace: Trace, body: Choice) -> str:
     """Return the lines that run the model and draw the token."""
-    options = {n: getattr(body, n) for n in ("temperature", "top_k", "top_p", "min_p", "typical")}
-    arguments = ", ".join(f"{n}={v!r}" for n, v in options.items() if v is not None)
+    arguments = ", ".join(f"{n}={v!r}" for n in RULES if (v := getattr(body, n)) is not None)
     where = f"seed={body.seed}, step={body.step}"
     lines = [
         f"drawn = draw_token(logits[0, {body.position}], GenerationSettings({arguments}), {where})",

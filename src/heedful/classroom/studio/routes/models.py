@@ -29,7 +29,7 @@ DEFAULTS = ("masked", "prose")  # what a page begins with: small, and open withi
 @router.get("/api/status")
 def status(studio: Here) -> Response:
     """What the server does now."""
-    loaded = studio.registry.loaded
+    loaded = studio.registry.in_memory
     waiting = {id: model.worker.waiting for id, model in loaded.items() if model.worker.waiting}
     return Json({
         "version": __version__, "boot": studio.traces.boot, "queue": sum(waiting.values()),
@@ -41,7 +41,7 @@ def status(studio: Here) -> Response:
 @router.get("/api/models")
 def models(studio: Here) -> Response:
     """The catalogue, from shapes alone: nothing is loaded."""
-    loaded = studio.registry.loaded
+    loaded = studio.registry.in_memory
     rows = [
         summary(e, studio.summaries) | {"loaded": id in loaded} for id, e in studio.registry.entries().items()
     ]
@@ -91,11 +91,10 @@ def list_examples() -> Response:
 def model_positions(id: str, studio: Here, length: int = 64) -> Response:
     loaded_model = studio.registry.get(id)
     if isinstance(loaded_model.model, Word2Vec):
-        positions: dict[str, Any] = {
-            "type": "none", "length": 0, "tensors": {}, "slopes": None, "buckets": None, "frequencies": None,
-            "base": None, "note": NOTES["none"], "formula": "",
-        }  # fmt: skip
-        return Json(positions | {"python": snippets.script(loaded_model.entry, "print(vectors.dim)")})
+        python = snippets.script(loaded_model.entry, "print(vectors.dim)")
+        nothing: dict[str, Any] = dict.fromkeys(("slopes", "buckets", "frequencies", "base"))
+        nothing |= {"type": "none", "length": 0, "tensors": {}, "note": NOTES["none"], "formula": ""}
+        return Json(nothing | {"python": python})
     positions = loaded_model.run(lambda: describe_positions(loaded_model.sequence, length))
     python = snippets.of_model(loaded_model.entry, position_tensors, positions["length"])
     return Json(positions | {"python": python})

@@ -65,15 +65,15 @@ def again(look: Seen) -> Response:
 @router.get("/api/trace/{id}/tensor")
 def tensor(
     look: Seen, name: str, head: int | None = None, rows: str | None = None, cols: str | None = None,
-    dtype: Form = "f32", over: Literal["none", "mean", "max", "norm"] = "none",
+    dtype: Form = "f32", reduction: Literal["none", "mean", "max", "norm"] = "none",
 ) -> Response:  # fmt: skip
     """Numbers as bytes: all heads of a value, or one, or some rows."""
     value = _value(look, name)
     look.studio.traces.fit()
     softmax = {layer for group in look.trace.groups if group.kind == "softmax" for layer in group.layers}
     share = name.endswith(".pattern") and name.removesuffix(".pattern") in softmax
-    cut = cut_tensor(value, head, rows, cols, over)
-    tag = f"{look.trace.id}|{name}|{head}|{rows}|{cols}|{dtype}|{over}"
+    cut = cut_tensor(value, head, rows, cols, reduction)
+    tag = f"{look.trace.id}|{name}|{head}|{rows}|{cols}|{dtype}|{reduction}"
     return tensor_response(cut, dtype, share=share, full=tuple(value.shape), tag=tag)
 
 

@@ -1,17 +1,18 @@
 // Attention: who looks at whom. One pass feeds the grid, the matrix, the lines and the text.
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { aligns, asked, topicsOf, useNumbersOf, useOf, useTensor, useTrace, type Caps, type Scores, type Side, type Tensor, type Trace, type TraceGroup } from "../api";
+import { aligns, topicsOf, useNumbersOf, useOf, useTensor, type Caps, type Scores, type Side, type Tensor, type Trace, type TraceGroup } from "../api";
 import { arranged, drawGrid, drawLines, drawMatrix, groupNames, HeadGrid, Lines, maskOf, Matrix, rank, SIDES, TextView, unmasked, type Arranged, type Cell, type GridLayer, type Mask, type Palette, type Scale, type ScoreName } from "../figures";
 import { Figure, heat, matrixCsv } from "../figure";
 import { Explained } from "../glossary";
 import { say } from "../live";
 import { t } from "../strings";
-import { Ask, Await, Check, figure, Go, NumberField, Panel, Segments, Select, Slider, Title, Warnings } from "../ui";
+import { Await, Check, figure, Go, NumberField, Panel, Segments, Select, Slider } from "../ui";
 import { choice, set, str, whole } from "../url";
 import { Effects } from "./effects";
 import { FindHeads } from "./find";
 import { WithAndWithout } from "./scaled";
 import { Replace, Switch } from "./switch";
+import { TracePage } from "./trace";
 
 export type At = { group: TraceGroup; layer: number; head: number; path: string };
 
@@ -43,34 +44,16 @@ export const names = (trace: Trace, which: Side) => side(trace, which).map((x) =
 export const axes = (group: TraceGroup) => (group.queries === "written" ? [t("attention.writtenWord"), t("attention.sourceWord")] : [t("attention.query"), t("attention.key")]);
 
 export function AttentionPage({ caps }: { caps: Caps }) {
-  const question = asked(caps);
-  const usable = caps.attention.length > 0;
-  const trace = useTrace(usable ? question : null);
-  if (!usable) {
-    return (
-      <>
-        <Title name="attention" />
-        <Panel>
-          <p>{t(caps.recurrent.length ? "attention.recurrentOnly" : "attention.nothing")}</p>
-          <p>{caps.recurrent.length ? <Go to="states" class="button">{t("pages.states")}</Go> : <Go to="space" class="button">{t("pages.space")}</Go>}</p>
-        </Panel>
-      </>
-    );
-  }
+  const recurrent = caps.recurrent.length > 0;
   return (
-    <>
-      <Title name="attention" />
-      <Ask caps={caps} text={question.text} extra={caps.kind === "encoder" ? undefined : (
+    <TracePage name="attention" caps={caps} usable={caps.attention.length > 0}
+      nothing={recurrent ? "attention.recurrentOnly" : "attention.nothing"} instead={recurrent ? "states" : "space"}
+      extra={caps.kind === "encoder" ? undefined : (
         <NumberField label={t("attention.write")} value={whole("gen", 0, 0, 64)} min={0} max={64} onChange={(n) => set({ gen: n || null, q: null })} />
-      )} />
-      <Await of={trace}>{(trace) => (
-        <>
-          <Warnings of={trace.warnings} />
-          {trace.groups.length ? <Views caps={caps} trace={trace} /> : <Panel><p>{trace.note}</p></Panel>}
-        </>
-      )}</Await>
-      <p class="foot"><Explained text={t("attention.caution")} /></p>
-    </>
+      )}
+      foot={<p class="foot"><Explained text={t("attention.caution")} /></p>}>
+      {(trace) => (trace.groups.length ? <Views caps={caps} trace={trace} /> : <Panel><p>{trace.note}</p></Panel>)}
+    </TracePage>
   );
 }
 

@@ -1,11 +1,12 @@
 // Layers: each layer's vectors put through the model's own last norm and head: what it would say if it stopped there.
-import { asked, useOf, useTrace, type Caps, type Trace } from "../api";
+import { useOf, type Caps, type Trace } from "../api";
 import { drawMatrix, Matrix, shown } from "../figures";
 import { Figure, heat, matrixCsv } from "../figure";
 import { Explained } from "../glossary";
 import { t } from "../strings";
-import { Ask, Await, CopyPython, figure, Go, Panel, percent, Segments, Title, TopList, Warnings, Scroll } from "../ui";
+import { Await, CopyPython, figure, Panel, percent, Segments, TopList, Scroll } from "../ui";
 import { choice, set, whole } from "../url";
+import { TracePage } from "./trace";
 
 type Guess = { id: number; text: string; shown: string; p: number };
 type Lens = {
@@ -16,28 +17,10 @@ const NUMBERS = ["entropy", "rank", "surprisal", "norms", "cosine"] as const;
 type Which = (typeof NUMBERS)[number];
 
 export function LayersPage({ caps }: { caps: Caps }) {
-  const usable = caps.kind !== "vectors";
-  const question = asked(caps);
-  const trace = useTrace(usable ? question : null);
-  if (!usable) {
-    return (
-      <>
-        <Title name="layers" />
-        <Panel><p>{t("layers.nothing")}</p><p><Go to="space" class="button">{t("pages.space")}</Go></p></Panel>
-      </>
-    );
-  }
   return (
-    <>
-      <Title name="layers" />
-      <Ask caps={caps} text={question.text} />
-      <Await of={trace}>{(trace) => (
-        <>
-          <Warnings of={trace.warnings} />
-          {caps.predicts === "words" ? <LensView trace={trace} follows={caps.kind !== "encoder"} /> : <Lengths trace={trace} />}
-        </>
-      )}</Await>
-    </>
+    <TracePage name="layers" caps={caps}>
+      {(trace) => (caps.predicts === "words" ? <LensView trace={trace} follows={caps.kind !== "encoder"} /> : <Lengths trace={trace} />)}
+    </TracePage>
   );
 }
 

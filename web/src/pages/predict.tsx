@@ -1,41 +1,22 @@
 // Prediction: logits → temperature → top-k → top-p → min-p → draw. Recomputed here at every move of a slider, and by Python beside it.
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { asked, useNumbersOf, useTrace, useVocabulary, type Caps, type PredictionAt, type Trace } from "../api";
+import { useNumbersOf, useVocabulary, type Caps, type PredictionAt, type Trace } from "../api";
 import { chain, draw, drawBars, listed, Prediction, uniform, type Sampling } from "../figures";
 import { Figure } from "../figure";
 import { post } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
-import { Ask, Await, Chips, CopyPython, figure, Go, Panel, percent, Title, TopList, Warnings, Scroll } from "../ui";
+import { Await, Chips, CopyPython, figure, Panel, percent, TopList, Scroll } from "../ui";
 import { num, place, set, whole } from "../url";
+import { TracePage } from "./trace";
 
 export function PredictPage({ caps }: { caps: Caps }) {
   const usable = caps.kind !== "vectors" && caps.predicts !== null && caps.predicts !== "vectors";
-  const question = asked(caps);
-  const trace = useTrace(usable ? question : null);
-  if (!usable) {
-    return (
-      <>
-        <Title name="predict" />
-        <Panel>
-          <p>{t("predict.nothing")}</p>
-          <p><Go to="space" class="button">{t("pages.space")}</Go></p>
-        </Panel>
-      </>
-    );
-  }
   const kind = caps.predicts !== "words" ? "answers" : caps.kind === "encoder" ? "masked" : "next";
   return (
-    <>
-      <Title name="predict" lede={t(`predict.ledes.${kind}`)} />
-      <Ask caps={caps} text={question.text} />
-      <Await of={trace}>{(trace) => (
-        <>
-          <Warnings of={trace.warnings} />
-          {caps.predicts === "words" ? <Words caps={caps} trace={trace} /> : <Panel title={t("predict.answer")}><Other trace={trace} prediction={trace.prediction} /><CopyPython python={trace.python} /></Panel>}
-        </>
-      )}</Await>
-    </>
+    <TracePage name="predict" caps={caps} usable={usable} lede={t(`predict.ledes.${kind}`)}>
+      {(trace) => (caps.predicts === "words" ? <Words caps={caps} trace={trace} /> : <Panel title={t("predict.answer")}><Other trace={trace} prediction={trace.prediction} /><CopyPython python={trace.python} /></Panel>)}
+    </TracePage>
   );
 }
 

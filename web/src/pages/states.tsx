@@ -1,11 +1,12 @@
 // States: what a recurrence carries from step to step, how far back a gradient reaches; neurons and the cache of the others.
-import { asked, useOf, useTensor, useTrace, type Caps, type Trace } from "../api";
+import { useOf, useTensor, type Caps, type Trace } from "../api";
 import { Curves, drawCurves, drawMatrix, Matrix, type Curve } from "../figures";
 import { Figure, heat, matrixCsv, plotted } from "../figure";
 import { t } from "../strings";
-import { Ask, Await, count, CopyPython, figure, Go, Panel, percent, Segments, Select, Title, Warnings } from "../ui";
+import { Await, count, CopyPython, figure, Panel, percent, Segments, Select } from "../ui";
 import { choice, set, str } from "../url";
 import { names } from "./attention";
+import { TracePage } from "./trace";
 
 type Part = {
   path: string; cell: string; side: "tokens" | "target"; reverse: boolean; words: string[]; names: Record<string, string>;
@@ -17,29 +18,7 @@ type States = {
 };
 
 export function StatesPage({ caps }: { caps: Caps }) {
-  const usable = caps.kind !== "vectors";
-  const question = asked(caps);
-  const trace = useTrace(usable ? question : null);
-  if (!usable) {
-    return (
-      <>
-        <Title name="states" />
-        <Panel><p>{t("states.nothing")}</p><p><Go to="space" class="button">{t("pages.space")}</Go></p></Panel>
-      </>
-    );
-  }
-  return (
-    <>
-      <Title name="states" />
-      <Ask caps={caps} text={question.text} />
-      <Await of={trace}>{(trace) => (
-        <>
-          <Warnings of={trace.warnings} />
-          <Everything trace={trace} />
-        </>
-      )}</Await>
-    </>
-  );
+  return <TracePage name="states" caps={caps}>{(trace) => <Everything trace={trace} />}</TracePage>;
 }
 
 function Everything({ trace }: { trace: Trace }) {

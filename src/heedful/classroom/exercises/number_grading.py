@@ -94,12 +94,8 @@ def read_numbers(response: Any) -> np.ndarray | None:
     if isinstance(response, int | float):
         return np.array([float(response)])
     if isinstance(response, Sequence) and not isinstance(response, str):
-        parts = [read_numbers(part) for part in response]
-        return (
-            None
-            if any(part is None for part in parts)
-            else np.concatenate([p for p in parts if p is not None])
-        )
+        parts = [own for part in response if (own := read_numbers(part)) is not None]
+        return np.concatenate(parts) if len(parts) == len(response) else None
     if not isinstance(response, str):
         return None
     as_decimal = lambda fraction: repr(float(fraction[1].replace("−", "-")) / float(fraction[2]))

@@ -70,10 +70,8 @@ def draw_recall(rng: np.random.Generator, rows: int, length: int) -> Rows:
 
 def draw_induction(rng: np.random.Generator, rows: int, length: int) -> Rows:
     """Random symbols with a mark among them, and the mark again: the symbol behind the first comes next."""
-    whole, back = (
-        rng.integers(VALUES, VALUES + SYMBOLS, (rows, length + 1)),
-        np.zeros((rows, length + 1), int),
-    )
+    whole = rng.integers(VALUES, VALUES + SYMBOLS, (rows, length + 1))
+    back = np.zeros((rows, length + 1), int)
     back[:, length] = rng.integers(2, length, rows)
     line, at = np.arange(rows), length - back[:, length]
     whole[line, at - 1] = whole[:, length - 1] = MARK

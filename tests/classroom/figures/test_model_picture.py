@@ -110,7 +110,7 @@ def test_the_weighted_sum_is_the_pattern_times_the_values(drawn: Drawn) -> None:
 
 def test_the_answer_is_the_heads_own(drawn: Drawn) -> None:
     _, _, picture, watch = drawn
-    answer = picture.stages[-1].answer
+    answer = picture.stages[-1].prediction
     assert answer is not None
     if answer.kind == "words":
         best = watch["head.logits"][0].float().softmax(-1).topk(5)
@@ -236,7 +236,7 @@ def test_the_bundled_encoder_reads_it_as_the_sentence_says(word: str, key: str, 
     assert pattern is not None
     row = dict(zip(picture.tokens, pattern.values[picture.row].tolist(), strict=True))
     assert max(("animal", "street"), key=row.__getitem__) == key
-    answer = picture.stages[-1].answer
+    answer = picture.stages[-1].prediction
     assert answer is not None
     assert answer.filled_names[0] == fill
 

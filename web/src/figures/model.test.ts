@@ -4,12 +4,12 @@ import { answersAt, modelRows, rowAt, told, weight, type Picture, type Stage } f
 const table = (rows: number[][]) => ({ shape: [rows.length, rows[0].length], values: Float32Array.from(rows.flat()) });
 const bare = { path: "decoder.0.cross", equations: [], note: "", vectors: [], experts: null, parts: [], page: "", params: {}, row_param: "" };
 const look: Stage = {
-  ...bare, kind: "attention", title: "Cross-attention", side: "target", answer: null,
+  ...bare, kind: "attention", title: "Cross-attention", side: "target", prediction: null,
   pattern: { name: "p", unit: "head", head: 0, heads: 2, kind: "softmax", values: table([[0.1, 0.7, 0.2], [0.6, 0.3, 0.1]]), scores: null, queries: "written", keys: "tokens", every_head: { shape: [1, 2], values: new Float32Array(2) }, group: 1, leaves_out: "" },
 };
 const head: Stage = {
   ...bare, kind: "head", title: "Head", side: "target", pattern: null, path: "head",
-  answer: { kind: "words", follows: true, rows: ["<s>", "der"], names: [["der"], ["Mann"]], chances: table([[0.9], [0.8]]), position: 0, filled_names: [], filled_chances: [] },
+  prediction: { kind: "words", follows: true, rows: ["<s>", "der"], names: [["der"], ["Mann"]], chances: table([[0.9], [0.8]]), position: 0, filled_names: [], filled_chances: [] },
 };
 const picture: Picture = {
   family: "t", tokens: ["the", "old", "man"], target: ["<s>", "der"], written: ["der", "Mann"], stack: "decoder", layer: 0, path: look.path, head: 0, row: 0, row_side: "written",

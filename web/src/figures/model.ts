@@ -11,7 +11,7 @@ export interface Answer { kind: "words" | "labels" | "tags" | "spans" | "vectors
 export interface PartSize { path: string; title: string; equations: string[]; lengths: Tensor }
 export interface Stage {
   kind: string; title: string; path: string; side: Side; equations: string[]; note: string; vectors: Vectors[]; pattern: Look | null;
-  experts: Experts | null; answer: Answer | null; parts: PartSize[]; page: string; params: Record<string, string | number>; row_param: string;
+  experts: Experts | null; prediction: Answer | null; parts: PartSize[]; page: string; params: Record<string, string | number>; row_param: string;
 }
 export interface Picture {
   family: string; tokens: string[]; target: string[]; written: string[]; stack: string; layer: number; path: string; head: number | null;
@@ -104,7 +104,7 @@ export function told(picture: Picture, stage: Stage, row: number): string {
 
 /** The answers at a row with their chances, and what is asked there. */
 export function answersAt(picture: Picture, stage: Stage, row: number): { title: string; names: string[]; chances: number[] }[] {
-  const answer = stage.answer!;
+  const answer = stage.prediction!;
   const at = own(picture, stage.side) ? row : answer.position;
   const line = (i: number, title: string) => ({ title, names: answer.names[i], chances: [...rowOf(answer.chances, i)] });
   if (answer.kind === "labels") return [line(0, say("answerLabels"))];
@@ -127,7 +127,7 @@ export function modelRows(data: ModelData): (string | number)[][] {
       for (const v of stage.vectors) add(v.name, v.numbers, names(picture, v.side), (_, j) => j);
       const look = stage.kind === "attention" ? stage.pattern : null;
       if (look) add(look.name, look.values, names(picture, look.queries), (_, j) => shown(names(picture, look.keys)[j]));
-      if (stage.answer) add("probability", stage.answer.chances, stage.answer.rows, (i, j) => shown(stage.answer!.names[i][j]));
+      if (stage.prediction) add("probability", stage.prediction.chances, stage.prediction.rows, (i, j) => shown(stage.prediction!.names[i][j]));
     }
   });
   return out;

@@ -268,9 +268,9 @@ export function prediction(room: Room, picture: Picture, said: string, head: Sta
   const top = lines.length * 28 + 34;
   const found = answersAt(picture, head, picture.row);
   if (!found.length) return [...above, ...parts({ w: room.w, h: room.h }, picture, "tokens", head.vectors, picture.row).map((a) => ({ ...a, y: a.y + top - TOP }))];
-  return [...above, ...found.slice(0, head.answer!.kind === "spans" ? 2 : 1).flatMap(({ title: asked, names: listed, chances }, k) => {
+  return [...above, ...found.slice(0, head.prediction!.kind === "spans" ? 2 : 1).flatMap(({ title: asked, names: listed, chances }, k) => {
     const y = top + k * 150;
-    const count = Math.min(listed.length, found.length > 1 && head.answer!.kind === "spans" ? 3 : 5);
+    const count = Math.min(listed.length, found.length > 1 && head.prediction!.kind === "spans" ? 3 : 5);
     const label = Math.min(room.w * 0.35, 140);
     return [
       text(`asked:${k}`, 0, y, room.w, cut(asked, room.w), { tone: "soft", align: "center" }),

@@ -66,8 +66,8 @@ export function stepsOf(data: ModelData, caps: Caps): Step[] {
   if (layers.length > 1) add("layers", (room) => scenes.layers(room, picture, layers, row), { n: layers.length }, [memory ? "layersWritten" : cell && !attention ? "layersStates" : "layersTokens"], layers[0].stage, []);
   const [answer] = answersAt(picture, head, picture.row);
   const first: Values = answer ? { top: quoted(answer.names[0]), p: percent(answer.chances[0]) } : { n: head.vectors[0]?.size ?? embedding.vectors[0].size };
-  const kind = head.answer!.filled_names.length ? "fill" : head.answer!.kind === "words" ? (head.answer!.follows ? "next" : "words") : head.answer!.kind === "vectors" ? "kindVectors" : head.answer!.kind;
-  const after = quoted(head.answer!.rows[Math.min(picture.row, head.answer!.rows.length - 1)] ?? "");
+  const kind = head.prediction!.filled_names.length ? "fill" : head.prediction!.kind === "words" ? (head.prediction!.follows ? "next" : "words") : head.prediction!.kind === "vectors" ? "kindVectors" : head.prediction!.kind;
+  const after = quoted(head.prediction!.rows[Math.min(picture.row, head.prediction!.rows.length - 1)] ?? "");
   add("prediction", (room) => scenes.prediction(room, picture, data.texts[0], head), { ...first, after }, [kind], head);
   return steps;
 }

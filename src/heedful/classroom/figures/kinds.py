@@ -207,8 +207,8 @@ def draw_stage(picture: Data, stage: Data, y: float) -> tuple[list[Shape], float
         return draw_look(picture, stage["pattern"], y)
     if stage["kind"] == "sum":
         return draw_sum(picture, stage, y), 44.0
-    if stage["answer"] is not None:
-        return draw_prediction(picture, stage["answer"], y)
+    if stage["prediction"] is not None:
+        return draw_prediction(picture, stage["prediction"], y)
     if stage["kind"] in PER_TOKEN_KINDS:
         return draw_columns(stage["vectors"], y), 18.0 * len(stage["vectors"]) + 14
     shapes: list[Shape] = []
@@ -322,7 +322,7 @@ def number_rows(data: Data) -> Rows:
                 names = ["text"] if rows["side"] == "text" else picture[rows["side"]]
                 for (t, i), value in np.ndenumerate(rows["numbers"]):
                     yield [text, stage["title"], rows["name"], visible_text(names[t]), i, value]
-            pattern, prediction = stage["pattern"], stage["answer"]
+            pattern, prediction = stage["pattern"], stage["prediction"]
             if pattern is not None and stage["kind"] == "attention":
                 queries, keys = picture[pattern["queries"]], picture[pattern["keys"]]
                 for (t, s), value in np.ndenumerate(pattern["values"]):

@@ -135,7 +135,7 @@ class Stage(Result):
     vectors: list[VectorRows] = field(default_factory=list)
     pattern: HeadPattern | None = None
     experts: ExpertChoice | None = None
-    answer: StagePrediction | None = None
+    prediction: StagePrediction | None = None
     parts: list[PartSize] = field(default_factory=list)
     page: str = ""
     params: dict[str, Any] = field(default_factory=dict)

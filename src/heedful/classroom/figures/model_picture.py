@@ -159,7 +159,7 @@ def prediction_stage(layers: LayerStages, output: Tensor) -> Stage:
     prediction = read_prediction(model, inputs, output[0], here)
     page = "layers" if isinstance(model.head, NoHead) else "predict"
     head = cast(Head, model.head)
-    return layers.stage("head", "head", head, vectors, answer=prediction, page=page, row_param="pos")
+    return layers.stage("head", "head", head, vectors, prediction=prediction, page=page, row_param="pos")
 
 
 def read_prediction(model: Model, inputs: Input, output: Tensor, row: int) -> StagePrediction:
@@ -244,7 +244,7 @@ def to_data(model: Model, picture: ModelPicture) -> dict[str, Any]:
     for side in SIDES:
         values[side] = readable(model, values[side])
     for stage in values["stages"]:
-        prediction = stage["answer"]
+        prediction = stage["prediction"]
         if prediction is not None and prediction["kind"] == "words":
             prediction["names"] = [readable(model, names) for names in prediction["names"]]
             prediction["filled_names"] = readable(model, prediction["filled_names"])

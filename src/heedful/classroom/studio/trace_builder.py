@@ -90,7 +90,7 @@ def trace_words(loaded_model: LoadedModel, request: TraceRequest, id: str) -> Tr
     rows, names = [w["id"] for w in words], [w["text"] for w in words]
     value = torch.from_numpy(np.array(vectors.input[rows], dtype=np.float32))
     given, shapes = Input(torch.tensor([rows]), tuple(names)), {"vectors": tuple(value.shape)}
-    answer = {
+    response = {
         "id": id, "model": loaded_model.id, "tokens": words, "target": None, "written": None,
         "prompt": len(words), "cut": 0, "warnings": warnings, "groups": [], "shapes": shapes, "edited": False,
         "note": "word vectors attend to nothing: one vector for each word, in any context",
@@ -98,7 +98,7 @@ def trace_words(loaded_model: LoadedModel, request: TraceRequest, id: str) -> Tr
         "python": snippets.script(loaded_model.entry, f"print([vectors[word] for word in {names!r}])"),
     }  # fmt: skip
     return Trace(
-        id, loaded_model.entry, text, given, Edits(), [], shapes, {"vectors": value}, None, answer,
+        id, loaded_model.entry, text, given, Edits(), [], shapes, {"vectors": value}, None, response,
     )  # fmt: skip
 
 
@@ -157,7 +157,7 @@ class TraceBuilder:
             id, self.loaded_model.entry, text, given, edits, groups, shapes, recorder.values, output
         )
         change = self.change(given, plain, output) if edits.any or ids != plain else None
-        trace.answer |= {
+        trace.response |= {
             "id": id, "model": self.loaded_model.id, "tokens": self.group_words(source),
             "target": None if target is None else self.group_words(target),
             "written": None if target is None else self.group_words(self.target_tokens(given, output)),

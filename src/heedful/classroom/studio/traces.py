@@ -87,7 +87,7 @@ class Trace:
     shapes: dict[str, tuple[int, ...]]
     values: dict[str, Tensor]
     output: Tensor | None  # the logits as the head gives them, without the batch axis; None of word vectors
-    answer: dict[str, Any] = field(default_factory=dict)  # what POST /api/trace said
+    response: dict[str, Any] = field(default_factory=dict)  # what POST /api/trace said
     scores: list[dict[str, Any]] | None = None
     effects: dict[tuple[str, bool], dict[str, list[float]]] = field(default_factory=dict)
 

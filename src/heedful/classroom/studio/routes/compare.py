@@ -59,7 +59,7 @@ def _compare(studio: Studio, body: Both, ticket: Ticket) -> dict[str, Any]:
         request = TraceRequest(model=side.model, text=body.text, target=target, edit=side.edit)
         runs.append(run_trace(studio, request, ticket))
     a, b = runs
-    return {"a": a.answer, "b": b.answer, **_paired_values(studio, a, b), "python": _python(a, b)}
+    return {"a": a.response, "b": b.response, **_paired_values(studio, a, b), "python": _python(a, b)}
 
 
 class Text(BaseModel):
@@ -110,7 +110,9 @@ async def speed(id: str, request: Request, studio: Here) -> Response:
 
 
 def _names(trace: Trace) -> dict[str, list[str]]:
-    names = {side: [t["text"] for t in trace.answer[side] or []] for side in ("tokens", "target", "written")}
+    names = {
+        side: [t["text"] for t in trace.response[side] or []] for side in ("tokens", "target", "written")
+    }
     return names | {"written": names["written"][:-1]}  # behind the last word each may go on in its own way
 
 
@@ -149,5 +151,5 @@ def _paired_values(studio: Studio, a: Trace, b: Trace) -> dict[str, Any]:
 
 def _python(a: Trace, b: Trace) -> str:
     if a.output is None or b.output is None:
-        return "\n\n".join(t.answer["python"] for t in (a, b))
+        return "\n\n".join(t.response["python"] for t in (a, b))
     return "\n\n".join(snippets.of_pass(t) for t in (a, b))

@@ -135,7 +135,7 @@ def order(look: Seen, seed: int = 0) -> Response:
 
 
 def _order_of_words(look: Look) -> dict[str, Any]:
-    words = [t["text"] for t in look.trace.answer["tokens"]]
+    words = [t["text"] for t in look.trace.response["tokens"]]
     lines = f"words = {words!r}\nprint(vectors.sentence(words) - vectors.sentence(words[::-1]))"
     return {
         "shuffled": words[::-1], "over": None, "positions": 0, "position": 0, "token": words[0],

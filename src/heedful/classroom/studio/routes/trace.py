@@ -36,7 +36,7 @@ Form = Literal["f32", "f16", "u8"]
 async def run(body: TraceRequest, request: Request, studio: Here, client: Client = None) -> Response:
     ticket = studio.clients.ticket(client)
     trace = await run_while_connected(request, ticket, lambda: run_trace(studio, body, ticket))
-    return Json(trace.answer)
+    return Json(trace.response)
 
 
 def run_trace(studio: Studio, body: TraceRequest, ticket: Ticket) -> Trace:
@@ -52,14 +52,14 @@ def run_trace(studio: Studio, body: TraceRequest, ticket: Ticket) -> Trace:
         work = lambda: TraceBuilder(loaded_model, body).trace(id)
     trace = loaded_model.run(work, ticket)
     ticket.check()
-    trace.answer["ms"] = round((time.perf_counter() - began) * 1000, 1)
+    trace.response["ms"] = round((time.perf_counter() - began) * 1000, 1)
     studio.traces.add(trace)
     return trace
 
 
 @router.get("/api/trace/{id}")
 def again(look: Seen) -> Response:
-    return Json(look.trace.answer)
+    return Json(look.trace.response)
 
 
 @router.get("/api/trace/{id}/tensor")

@@ -30,8 +30,8 @@ from heedful.train.config import TrainConfig
 from heedful.train.crossentropy import cross_entropy_reference, linear_cross_entropy
 from heedful.train.distributed import DistributedProcesses, Processes
 from heedful.train.fit import TrainingRun, fit
-from heedful.train.graph import GraphedStep
 from heedful.train.objectives import objective
+from heedful.train.speed import GraphedStep
 from heedful.weights.adapters import load_adapter, lora, save_adapter
 from tests.train import toys
 

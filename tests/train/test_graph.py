@@ -15,7 +15,8 @@ from heedful.data.batch import Batch, pad_batch
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
 from heedful.train.fit import TrainingRun
-from heedful.train.graph import (
+from heedful.train.objectives import objective
+from heedful.train.speed import (
     MAX_GRAPHS,
     WARMUP_STEPS,
     CudaGraphRecorder,
@@ -25,7 +26,6 @@ from heedful.train.graph import (
     batch_shapes,
     copy_batch,
 )
-from heedful.train.objectives import objective
 from tests.train import toys
 
 Files = dict[str, Path]

@@ -25,7 +25,6 @@ from heedful.train import checkpoint as store
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
 from heedful.train.float8 import use_float8
-from heedful.train.graph import GraphedStep, StepFunction
 from heedful.train.objectives import (
     LossModule,
     MeanLoss,
@@ -37,7 +36,7 @@ from heedful.train.objectives import (
     objective,
 )
 from heedful.train.optim import learning_rate, make_optimisers
-from heedful.train.speed import CompiledLayers, choose_speed
+from heedful.train.speed import CompiledLayers, GraphedStep, StepFunction, choose_speed
 from heedful.train.stopping import WeightAverage
 from heedful.weights.formats.tensor_files import is_sharded
 from heedful.weights.names import model_tensors

@@ -20,7 +20,7 @@ from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
 from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
 from heedful.data.readers import are_examples, read_json_data
 from heedful.data.token_cache import RaggedArray, encode_texts, ragged_array
-from heedful.data.tokenization import LocatesTokens, Template, TokenizerProtocol, find_template
+from heedful.data.tokenization import LocatesTokens, TokenizerProtocol, find_template
 
 
 @dataclass(frozen=True)
@@ -148,26 +148,26 @@ def answer(
     if missing:
         left_out = f"{missing:,} of {len(questions):,} questions are left out"
         notes += (f"{left_out}: their answer is not in the text",)
-    make = lambda row, epoch: _make_row(windows[row], texts, template, question)
+
+    def make(row: int, epoch: int) -> Row:
+        example, first, last, start, end = windows[row].tolist()
+        ids = texts.questions[example][:question]
+        begin = int(texts.contexts.offsets[texts.context_of[example]])
+        context = texts.contexts.flat[begin + first : begin + last].astype(np.int64)
+        tokens, types = template.wrap_pair(ids, context)
+        lead = len(template.before) + len(ids) + len(template.between)
+        offsets = np.full((len(tokens), 2), -1, np.int64)
+        offsets[lead : lead + last - first] = texts.spans[begin + first : begin + last]
+        in_row = lambda token: token - first + lead if token >= 0 else 0
+        made: dict[str, Any] = {"tokens": tokens, "start": in_row(start), "end": in_row(end)}
+        made |= {"example": example, "offsets": offsets}
+        return made | ({"types": types} if template.has_types else {})
+
     fingerprints = (texts.questions.fingerprint, texts.contexts.fingerprint, fingerprint_arrays((windows,)))
     data = join_fingerprints(*fingerprints, template.signature)
     return options.build(
         "answer", tokenizer, order, make, data, notes=notes, stride=stride, question=question
     )
-
-
-def _make_row(window: NDArray[np.int64], texts: EncodedQuestions, template: Template, question: int) -> Row:
-    example, first, last, start, end = window.tolist()
-    ids = texts.questions[example][:question]
-    begin = int(texts.contexts.offsets[texts.context_of[example]])
-    context = texts.contexts.flat[begin + first : begin + last].astype(np.int64)
-    tokens, types = template.wrap_pair(ids, context)
-    lead = len(template.before) + len(ids) + len(template.between)
-    offsets = np.full((len(tokens), 2), -1, np.int64)
-    offsets[lead : lead + last - first] = texts.spans[begin + first : begin + last]
-    in_row = lambda token: token - first + lead if token >= 0 else 0
-    row: dict[str, Any] = {"tokens": tokens, "start": in_row(start), "end": in_row(end), "example": example}
-    return {**row, "offsets": offsets, **({"types": types} if template.has_types else {})}
 
 
 def _cut_windows(

@@ -161,7 +161,11 @@ def resolve_settings(source: str, changes: Sequence[Setting] = ()) -> ResolvedSe
         for path, value in recipe_values(start).items()
     }
     for one in (*lines, *changes):
-        check_path(one, settings)
+        section, _, field_name = one.path.partition(".")
+        if one.path not in setting_types() and not (section in OPEN_SECTIONS and field_name):
+            sections = ", ".join(dict.fromkeys([*SECTIONS, *OPEN_SECTIONS]))
+            hint = nearest(one.path, [*setting_types(), *settings]) or f"sections are {sections}"
+            raise ConfigError(f"{one.origin}: unknown setting {one.path!r}", hint=hint)
         settings[one.path] = one
     fit_length(settings)
     origins = {path: one.origin for path, one in settings.items()}
@@ -171,15 +175,6 @@ def resolve_settings(source: str, changes: Sequence[Setting] = ()) -> ResolvedSe
         return ResolvedSettings(name, build_recipe(values), files or (), valid or (), origins)
     except ConfigError as error:
         raise with_file_line(error, origins) from None
-
-
-def check_path(one: Setting, settings: Mapping[str, Setting]) -> None:
-    """Raise ConfigError for a setting whose path is unknown."""
-    section, _, name = one.path.partition(".")
-    if one.path not in setting_types() and not (section in OPEN_SECTIONS and name):
-        sections = ", ".join(dict.fromkeys([*SECTIONS, *OPEN_SECTIONS]))
-        hint = nearest(one.path, [*setting_types(), *settings]) or f"sections are {sections}"
-        raise ConfigError(f"{one.origin}: unknown setting {one.path!r}", hint=hint)
 
 
 def fit_length(settings: dict[str, Setting]) -> None:

@@ -99,72 +99,62 @@ def find_moment(
 
 
 def write_checkpoint(
-    folder: Path,
-    step: int,
-    model: Model,
-    moments: Mapping[str, Tensor],
-    training: Mapping[str, Any],
-    ema: Mapping[str, Tensor] | None = None,
-) -> Path:
-    """Write a checkpoint next to the old ones, then make it the last. A full disk costs nothing old."""
+    folder: Path, step: int, training: Mapping[str, Any], write_tensors: Callable[[Path], Mapping[str, str]],
+    processes: Processes,
+) -> Path:  # fmt: skip
+    """Write a checkpoint next to the old ones, then make it the last. A full disk costs nothing old.
+
+    All processes call this together. `write_tensors` writes the model and its state into a folder, and
+    returns the checksums of shards by their names.
+    """
     final = checkpoint_path(folder, step)
+    part = final.with_name(final.name + ".part")
     try:
-        with make_folder_atomically(final) as part:
-            save(model, part)
-            save_tensors(moments, part / "optimiser.safetensors")
-            if ema is not None:
-                save_tensors({n: t.contiguous() for n, t in ema.items()}, part / "ema.safetensors")
-            seal(part, step, training)
-        write_text(folder / "last.json", json.dumps({"checkpoint": final.name, "step": step}))
+        with contextlib.ExitStack() as made:
+            processes.run_on_first(lambda: made.enter_context(make_folder_atomically(final)))
+            sums = write_tensors(part)
+            processes.run_on_first(lambda: seal(part, step, training, sums))
+        pointer = json.dumps({"checkpoint": final.name, "step": step})
+        processes.run_on_first(lambda: write_text(folder / "last.json", pointer))
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
-        raise write_failure(final, error) from None
+        last = newest(folder)
+        hint = f"the last good checkpoint is {last}" if last else "no earlier checkpoint exists"
+        reason = getattr(error, "strerror", None) or str(error)
+        reason = "no space left on the disk" if "No space left" in reason else reason
+        raise HeedfulError(f"could not write {final}: {reason}", hint=hint) from None
     return final
 
 
-def seal(part: Path, step: int, training: Mapping[str, Any], shards: Mapping[str, str] | None = None) -> None:
+def write_whole(
+    part: Path, model: Model, moments: Mapping[str, Tensor], ema: Mapping[str, Tensor] | None
+) -> dict[str, str]:
+    """Write a model and its state into the folder of a checkpoint; no shard has a checksum."""
+    save(model, part)
+    save_tensors(moments, part / "optimiser.safetensors")
+    if ema is not None:
+        save_tensors({n: t.contiguous() for n, t in ema.items()}, part / "ema.safetensors")
+    return {}
+
+
+def write_shards(
+    part: Path, model: Model, tensors: Mapping[str, Tensor], processes: Processes
+) -> dict[str, str]:
+    """Write a model that is shared out: every process its own parts, and nothing is gathered.
+
+    `tensors` are named model/…, optimiser/… and ema/….
+    """
+    sums = processes.save_shards(tensors, part / SHARDS)
+    processes.run_on_first(lambda: save_without_weights(model, part))
+    return sums
+
+
+def seal(part: Path, step: int, training: Mapping[str, Any], shards: Mapping[str, str]) -> None:
     """Write training.json, and the checksums of all files; each process has taken those of its shards."""
     write_text(part / "training.json", json.dumps({"step": step, **training}, indent=2))
     files = (path for path in part.rglob("*") if path.is_file() and path.parent.name != SHARDS)
     sums = {str(path.relative_to(part)): sha256([path]) for path in files}
-    sums |= {f"{SHARDS}/{name}": digest for name, digest in (shards or {}).items()}
+    sums |= {f"{SHARDS}/{name}": digest for name, digest in shards.items()}
     write_text(part / CHECKSUMS, json.dumps(sums, indent=2) + "\n")
-
-
-def write_failure(checkpoint: Path, error: Exception) -> HeedfulError:
-    """Return the error for a checkpoint that could not be written."""
-    last = newest(checkpoint.parent.parent)
-    hint = f"the last good checkpoint is {last}" if last else "no earlier checkpoint exists"
-    reason = getattr(error, "strerror", None) or str(error)
-    reason = "no space left on the disk" if "No space left" in reason else reason
-    return HeedfulError(f"could not write {checkpoint}: {reason}", hint=hint)
-
-
-def write_sharded_checkpoint(
-    folder: Path,
-    step: int,
-    model: Model,
-    tensors: Mapping[str, Tensor],
-    training: Mapping[str, Any],
-    processes: Processes,
-) -> Path:
-    """Write a checkpoint of a model that is shared out: every process its own parts, and nothing is gathered.
-
-    All processes call this together. `tensors` are named model/…, optimiser/… and ema/….
-    """
-    final = checkpoint_path(folder, step)
-    part = final.with_name(final.name + ".part")
-    with contextlib.ExitStack() as made:
-        try:
-            processes.run_on_first(lambda: made.enter_context(make_folder_atomically(final)))
-            sums = processes.save_shards(tensors, part / SHARDS)
-
-            processes.run_on_first(lambda: save_without_weights(model, part))
-            processes.run_on_first(lambda: seal(part, step, training, sums))
-        except (OSError, SafetensorError) as error:
-            raise write_failure(final, error) from None
-    pointer = {"checkpoint": final.name, "step": step}
-    processes.run_on_first(lambda: write_text(folder / "last.json", json.dumps(pointer)))
-    return final
 
 
 def verify_checksums(checkpoint: Path, share: tuple[int, int] = (0, 1)) -> None:

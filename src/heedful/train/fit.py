@@ -350,14 +350,19 @@ class TrainingRun:
             moments = store.optimiser_tensors(self.model, self.optimisers)
             tensors |= {f"optimiser/{n}": t for n, t in moments.items()}
             tensors |= {f"ema/{n}": t for n, t in averages.items()}
-            store.write_sharded_checkpoint(folder, step.number, self.model, tensors, training, self.processes)
+            shards = lambda part: store.write_shards(part, self.model, tensors, self.processes)
+            store.write_checkpoint(folder, step.number, training, shards, self.processes)
             return
         whole = self.processes.whole_tensor
         moments = store.optimiser_tensors(self.model, self.optimisers, whole)
         ema = {n: whole(t) for n, t in averages.items()} if self.ema is not None else None
-        write = lambda: store.write_checkpoint(folder, step.number, self.model, moments, training, ema)
+
+        def write_on_first(part: Path) -> dict[str, str]:
+            write = lambda: store.write_whole(part, self.model, moments, ema)
+            return self.processes.run_on_first(write) or {}
+
         with self.processes.gather_weights(self.model):
-            self.processes.run_on_first(write)
+            store.write_checkpoint(folder, step.number, training, write_on_first, self.processes)
 
     @contextlib.contextmanager
     def locked_folder(self) -> Iterator[None]:

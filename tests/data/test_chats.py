@@ -10,7 +10,7 @@ import pytest
 import heedful
 from heedful import data
 from heedful.core.errors import InputError
-from heedful.data.examples.language_modeling import pack_rows, split_answers
+from heedful.data.examples.chats import pack_rows, split_answers
 from tests.refusal import refused
 
 TEMPLATE = (

@@ -21,9 +21,10 @@ from heedful.core.errors import InputError, nearest
 from heedful.data.batch import IGNORE, Batch
 from heedful.data.batches import Batches
 from heedful.data.examples.answer_spans import answer, squad
+from heedful.data.examples.chats import chats
 from heedful.data.examples.classification import classify, contrast, regress
 from heedful.data.examples.image_text import image_text
-from heedful.data.examples.language_modeling import chats, next_token
+from heedful.data.examples.language_modeling import next_token
 from heedful.data.examples.masking import denoise, masked, pairs, permuted, replaced, spans
 from heedful.data.examples.tagging import conll, tag
 from heedful.data.examples.translation import parallel

@@ -146,7 +146,7 @@ class Caller:
         return b"".join(m.get("body", b"") for m in self.sent).decode()
 
 
-async def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+async def until(true: Callable[[], bool], seconds: float = 300.0) -> None:
     """Wait until something holds."""
     async with asyncio.timeout(seconds):
         while not true():

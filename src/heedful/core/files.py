@@ -212,12 +212,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder that a command's --folder names, unless it is there; an error says why it cannot be."""
+    """Make the folder of a run, unless it is there; an error says why it cannot be made."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be created ({error.strerror})", hint="--folder names another place"
+            f"{path} cannot be created ({error.strerror})", hint="name another place with `folder=`"
         ) from None
 
 

@@ -87,7 +87,7 @@ def check_same_config(family: Family, config: Config, again: Config) -> None:
         if not same:
             raise ConfigError(
                 f"GGUF cannot express `{f.name}={ours!r}` of a {family.name}: it would be read as {theirs!r}",
-                hint="save it as a Hugging Face folder (--format hf)",
+                hint="save it as a Hugging Face folder: heed export MODEL FOLDER --format hf",
             )
 
 

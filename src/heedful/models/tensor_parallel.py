@@ -127,7 +127,7 @@ def check_splits(model: Model, count: int) -> None:
         raise ConfigError("heads were pruned from this model, so it cannot be split", hint="use one process")
     parts = [module for module in model.modules() if type(module) in PLAN]
     if not parts:
-        hint = "use one process, or torch's FSDP to train it: --set parallel=fsdp"
+        hint = "use one process, or train it with FSDP: heed train … --set parallel=fsdp"
         raise ConfigError(f"{family} has no attention or feed-forward part, so it cannot be split", hint=hint)
     heads = {(int(p.heads), int(getattr(p, "kv_heads", p.heads))) for p in parts if hasattr(p, "heads")}  # type: ignore[arg-type]
     fits = lambda n: all(h % n == 0 and (g % n == 0 or n % g == 0) for h, g in heads)

@@ -14,7 +14,6 @@ OUT.part.json   the command, and how many rows and bytes of OUT.part are whole
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import itertools
 import json
@@ -218,7 +217,7 @@ def predict_files(request: PredictionRequest) -> tuple[Path, int]:
     if form is None:
         raise ConfigError("has no known ending", argument="out", value=request.out, allowed=FORMATS)
     if out.suffix.lower() == ".parquet":
-        import_pyarrow()
+        import_optional("pyarrow.parquet", "a .parquet file", "write a .jsonl file")
     if out.exists():
         raise ConfigError(f"`out={out}` already exists", hint="choose another name, or delete it")
     if not out.absolute().parent.is_dir():
@@ -329,15 +328,9 @@ def format_row(row: Mapping[str, Any], header: Sequence[str], form: str) -> byte
     return line.getvalue().encode()
 
 
-def import_pyarrow() -> Any:
-    """Return pyarrow; raise MissingPackage if it is not installed."""
-    import_optional("pyarrow.parquet", "a .parquet file", "write a .jsonl file")
-    return importlib.import_module("pyarrow")
-
-
 def write_parquet(part: Path, out: Path) -> None:
     """Turn JSON Lines into Parquet, a window at a time."""
-    pyarrow = import_pyarrow()
+    import pyarrow.parquet
 
     def tables() -> Iterator[Any]:
         with part.open(encoding="utf-8") as lines:

@@ -30,7 +30,7 @@ from heedful.weights.names import model_tensors, published_tensors
 from heedful.weights.pooling import gguf_pooling, pool
 from heedful.weights.saving import dequantised_model
 
-HF = "save it as a Hugging Face folder (--format hf)"
+HF = "save it as a Hugging Face folder: heed export MODEL FOLDER --format hf"
 # Architectures of which llama.cpp wants an output matrix, and those of which it takes none.
 NEVER_TIED = {"gptneox", "phi2", "stablelm", "olmo2", "qwen2moe", "gpt-oss"}
 ALWAYS_TIED = {"gemma", "gemma2"}

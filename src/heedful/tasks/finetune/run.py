@@ -375,7 +375,7 @@ def schedule(
     if request.epochs == 0:
         raise ConfigError("`epochs=0` trains nothing", hint="give 1, or a fraction such as 0.5")
     if request.epochs is not None and request.minutes is not None:
-        raise ConfigError("--epochs and --minutes both say how long to train", hint="give one of them")
+        raise ConfigError("`epochs=` and `minutes=` both say how long to train", hint="give one of them")
     if request.epochs is not None:
         steps = max(1, round(request.epochs * an_epoch))
     lr = request.lr if request.lr is not None else defaults.lora_lr if adapting else defaults.lr

@@ -96,11 +96,11 @@ def test_a_head_that_was_trained_whole_comes_along(base: Path, tmp_path: Path) -
 
 def test_what_cannot_be_merged_is_one_line(base: Path, tmp_path: Path) -> None:
     folder, parts = tmp_path / "a", some_layer()
-    with refused(ConfigError, "use_dora=True", hint="merge_and_unload"):
+    with refused(ConfigError, '"use_dora": True', hint="merge_and_unload"):
         heedful.load(write_adapter(folder, base, parts, use_dora=True))
-    with refused(ConfigError, "peft_type='IA3'"):
+    with refused(ConfigError, "\"peft_type\": 'IA3'"):
         heedful.load(write_adapter(folder, base, parts, peft_type="IA3"))
-    with refused(CorruptFile, "lora_alpha='x'"):
+    with refused(CorruptFile, "\"lora_alpha\": 'x'"):
         heedful.load(write_adapter(folder, base, parts, lora_alpha="x"))
     with refused(NotFound, "adapter of 'nobody/nothing'", hint="base_model_name_or_path"):
         heedful.load(write_adapter(folder, "nobody/nothing", parts))

@@ -208,7 +208,7 @@ def test_the_last_line_is_python_and_the_rest_is_on_stderr(
     assert code == 0
     assert out.splitlines()[-1] == 'heedful.pipeline("text-classification", model="verbs-encoder")'
     assert "accuracy" in out
-    assert 'use it: heed classify "…" --model verbs-encoder' in err
+    assert 'use the new model with: heed classify "…" --model verbs-encoder' in err
     assert "labels: sees (12), likes (12), paints (12)" in err
     assert "columns: text = 'text', label = 'label'" in err
     assert "validation: 7 rows held out" in err or "validation: 6 rows held out" in err

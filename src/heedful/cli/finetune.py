@@ -71,7 +71,8 @@ def finetune_command(request: FinetuneRequest, quiet: Quiet = False, json: Json 
         model = folder if result.task == "chat" else f"--model {folder}"
         model = f"{folder} FILE --out OUT" if result.task == "regress" else model
         pairs = result.task == "classify" and "pair" in result.found["read_as"]
-        print_above(f"use the new model with: heed {'classify FILE.csv' if pairs else USED_BY[result.task]} {model}")
+        command = "classify FILE.csv" if pairs else USED_BY[result.task]
+        print_above(f"use the new model with: heed {command} {model}")
     print(result.use)
 
 

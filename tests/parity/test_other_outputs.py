@@ -9,7 +9,17 @@ import torch
 
 import heedful
 from heedful.nn.context import Context, Mask
-from tests.parity.cases import CAUSAL, CLASSIFY, Rows, bart, find_case, hybrid, mamba, mamba2
+from tests.parity.cases import (
+    CAUSAL,
+    CLASSIFY,
+    TROCR_SINES,
+    Rows,
+    bart,
+    find_case,
+    hybrid,
+    mamba,
+    mamba2,
+)
 from tests.parity.harness import open_there, publish, random_inputs, run_ours, run_theirs
 
 
@@ -77,3 +87,11 @@ def test_values_wider_than_keys_are_read_whatever_the_file_cuts_its_convolution_
     assert (run_theirs(again, *inputs)["logits"] - expected).abs().max() <= 1e-6
     opened = heedful.load(tmp_path / "saved")
     assert torch.equal(run_ours(opened, *inputs), run_ours(model, *inputs))
+
+
+def test_trocr_with_sines_equals_the_published_implementation(tmp_path: Path) -> None:
+    published = publish(TROCR_SINES, tmp_path)
+    model = heedful.load(tmp_path)
+    inputs = random_inputs(model, TROCR_SINES)
+    expected = run_theirs(published.reference, *inputs)["logits"]
+    assert (run_ours(model, *inputs) - expected).abs().max() <= 1e-4

@@ -12,9 +12,7 @@ from heedful.models.decoders import bart_decoders, transformer_xl
 from heedful.models.decoders.gpt_lineage import bloom, gpt, gpt_relatives, parallel
 from heedful.models.decoders.llama_lineage import (
     deepseek,
-    differential,
     gemma,
-    gpt_oss,
     llama,
     mixtures,
     olmo,
@@ -41,8 +39,7 @@ from heedful.models.vision import clip, vision_encoder_decoder, vit
 MODULES = (
     *(language_models, seq2seq, transformer),
     *(baselines, bert, bert_relatives, bert_variants, deberta, rotary_encoders, sparse, xlnet),
-    *(gpt, gpt_relatives, llama, parallel, bloom, deepseek, phi, relatives, qwen, gemma, olmo, gpt_oss),
-    *(mixtures, differential),
+    *(gpt, gpt_relatives, llama, parallel, bloom, deepseek, phi, relatives, qwen, gemma, olmo, mixtures),
     *(t5, bart, bart_decoders, ssm, linear, delta, transformer_xl),
 )
 

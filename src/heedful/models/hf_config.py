@@ -311,19 +311,11 @@ def config_from(family: Family, hf_config: dict[str, Any], names: Iterable[str] 
         )
     if family.infer is not None:
         values |= family.infer(set(names), values)
-    return family.config.strict(**values | _quantised_fields(hf_config))
-
-
-def _quantised_fields(hf_config: dict[str, Any]) -> dict[str, Any]:
-    """Fields that the config.json of a quantised or a sharded model states, because its tensors do not bear
-    published names.
-    """
-    options: dict[str, Any] = {}
-    for key in ("quantization", "sharding"):
-        value = hf_config.get(key)
-        stated = value.get("fields") if isinstance(value, dict) else None
-        options |= stated if isinstance(stated, dict) else {}
-    return options
+    # A quantised or a sharded model states further fields: its tensors do not bear published names.
+    for part in (hf_config.get("quantization"), hf_config.get("sharding")):
+        further = part.get("fields") if isinstance(part, dict) else None
+        values |= further if isinstance(further, dict) else {}
+    return family.config.strict(**values)
 
 
 def head_kind(family: Family, hf_config: dict[str, Any]) -> str:

@@ -31,12 +31,20 @@ from heedful.nn.init import initialise, outline
 from heedful.nn.quantised import Int8Embedding, quantise_modules
 from heedful.text import load_tokenizer
 from heedful.text.gguf import from_gguf
-from heedful.weights.adapters import adapter_base, has_adapter, load_adapter, merge, read_adapter
+from heedful.weights.adapters import (
+    PeftAdapter,
+    adapter_base,
+    has_adapter,
+    has_peft,
+    load_adapter,
+    merge,
+    merge_peft,
+    read_adapter,
+)
 from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.formats.tensor_files import ShardedFolder, TensorSource, is_sharded, open_folder
 from heedful.weights.hub import resolve
 from heedful.weights.names import OWN_NAMES, fill_model, model_tensors, set_tensor
-from heedful.weights.peft import PeftAdapter, has_peft, merge_peft
 from heedful.weights.pooling import pooling_from_gguf, read_pooling
 
 # Keys of config.json that are about a head, and say nothing about another.

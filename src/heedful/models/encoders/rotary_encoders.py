@@ -292,10 +292,6 @@ def read_modernbert(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {"local": local, "pooling": POOLING.get(pooling, pooling)}
 
 
-def write_modernbert(c: ModernBertConfig) -> dict[str, Any]:
-    return {"classifier_pooling": next(theirs for theirs, ours in POOLING.items() if ours == c.pooling)}
-
-
 MODERNBERT_GGUF_NAMES: list[Row] = [
     ("token_{embd,embd_norm}", "embed.{token,norm}"),
     FUSED_QKV,
@@ -324,7 +320,9 @@ MODERNBERT = declare(
     ),
     presets={"modernbert-base": {}, "modernbert-large": dict(dim=1024, layers=28, heads=16, hidden=2624)},
     tiny=dict(layers=3, hidden=48, window=4), objective="masked", prefix="model",
-    heads=published_heads("ModernBert", words="mlm"), read=read_modernbert, write=write_modernbert,
+    heads=published_heads("ModernBert", words="mlm"), read=read_modernbert, write=lambda c: {
+        "classifier_pooling": next(theirs for theirs, ours in POOLING.items() if ours == c.pooling)
+    },
     usual=no_token_ids,
     reads={
         "layer_types": "tuple[str, ...]", "global_attn_every_n_layers": "int", "rope_parameters": "dict",

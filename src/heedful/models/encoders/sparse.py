@@ -78,10 +78,6 @@ def longformer_names(c: LongformerConfig) -> list[Row]:
     return [own, *backbone_names("longformer"), qkv_names("longformer"), *roberta_head_names(c)]
 
 
-def read_longformer(hf_config: dict[str, Any]) -> dict[str, Any]:
-    return read_offset(hf_config) | read_windows(hf_config, "num_hidden_layers")
-
-
 def write_longformer(c: LongformerConfig) -> dict[str, Any]:
     assert ROBERTA.write is not None
     usual = int(c.head == "classify")
@@ -96,7 +92,8 @@ LONGFORMER = descend(
     without=("windows", "first", "causal"),
     presets={"longformer-base-4096": {}, "longformer-large-4096": dict(dim=1024, layers=24, heads=16)},
     tiny=dict(windows=(4, 4)), heads=published_heads("Longformer", "span", words="mlm"), require={},
-    read=read_longformer, write=write_longformer,
+    read=lambda hf_config: read_offset(hf_config) | read_windows(hf_config, "num_hidden_layers"),
+    write=write_longformer,
     reads={"pad_token_id": "int", "attention_window": "int | tuple[int, ...]", "first_tokens": "int"},
     absent={
         "max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12, "vocab_size": 30522,

@@ -14,7 +14,7 @@ from heedful.models.base import LM, Config, derived
 from heedful.models.family import declare, same_keys, same_names  # noqa: F401, which others import here
 from heedful.nn.block import Stack
 from heedful.nn.embedding import Embedding
-from heedful.nn.head import ClassifyHead, Head, LMHead, NoHead, PooledTokens, TagHead, choose_head
+from heedful.nn.head import ClassifyHead, LMHead, NoHead, PooledTokens, TagHead, choose_head
 from heedful.nn.recurrent import GRU, LSTM, RNN, Recurrence
 
 
@@ -33,20 +33,17 @@ class RecurrentConfig(Config, vocab=33278, layers=2):
             )
 
 
-def recurrent_head(c: RecurrentConfig) -> Head:
-    return choose_head(
+def stack_layers(c: RecurrentConfig, layer: type[Recurrence]) -> LM:
+    sizes = [c.table_dim] + [c.dim] * (c.layers - 1)
+    blocks = [layer(size, c.dim, bias=c.bias, dropout=c.dropout) for size in sizes]
+    head = choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, bias=True),
         classify=lambda: ClassifyHead(PooledTokens("last"), c.dim, c.labels),
         tag=lambda: TagHead(c.dim, c.labels),
         none=NoHead,
     )
-
-
-def stack_layers(c: RecurrentConfig, layer: type[Recurrence]) -> LM:
-    sizes = [c.table_dim] + [c.dim] * (c.layers - 1)
-    blocks = [layer(size, c.dim, bias=c.bias, dropout=c.dropout) for size in sizes]
-    return LM(Embedding(c.vocab, c.table_dim, dropout=c.dropout), Stack(blocks), recurrent_head(c))
+    return LM(Embedding(c.vocab, c.table_dim, dropout=c.dropout), Stack(blocks), head)
 
 
 HEADS = ("lm", "classify", "tag", "none")

@@ -75,7 +75,12 @@ class LatentAttention(Part):
         return {"token": self.rank + self.rope_dim}
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        q = ctx.see("q_unrotated", self._queries(x, ctx))
+        if self.q_up is None:
+            q = cast(nn.Linear, self.q)(x)
+        else:
+            latent = show_norm(cast(RMSNorm, self.q_norm), cast(nn.Linear, self.q_down)(x), ctx.at("q_norm"))
+            q = self.q_up(ctx.see("q_latent", latent))
+        q = ctx.see("q_unrotated", split_heads(q, self.heads))
         q, q_turn = q.split((self.head_dim, self.rope_dim), -1)  # (B, H, T, K), (B, H, T, Kr)
         c, r = self.kv_down(x)[:, None].split((self.rank, self.rope_dim), -1)  # (B, 1, T, R), (B, 1, T, Kr)
         c, r = ctx.see("kv_latent", show_norm(self.kv_norm, c, ctx.at("kv_norm"))), ctx.see("k_unrotated", r)
@@ -86,12 +91,6 @@ class LatentAttention(Part):
         form = self.attend_absorbed if pays else self.attend_expanded
         out: Tensor = self.o(join_heads(form(q, q_turn, c, r, ctx)))
         return out
-
-    def _queries(self, x: Tensor, ctx: Context) -> Tensor:
-        if self.q_up is None:
-            return split_heads(cast(nn.Linear, self.q)(x), self.heads)
-        latent = show_norm(cast(RMSNorm, self.q_norm), cast(nn.Linear, self.q_down)(x), ctx.at("q_norm"))
-        return split_heads(self.q_up(ctx.see("q_latent", latent)), self.heads)
 
     def _absorbs(self, T: int, S: int, ctx: Context) -> bool:
         """Whether the absorbed form takes fewer multiplications, and may be used.

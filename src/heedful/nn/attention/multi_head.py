@@ -227,19 +227,16 @@ class CrossAttention(Part):
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         q = ctx.see("q", split_heads(self.q(x), self.heads))  # (B, H, T, K)
-        k, v = self._memory(ctx, state)  # (B, H, S', K)
+        if isinstance(state, FixedState) and state.get("k") is not None:
+            k, v = state["k"], state["v"]  # (B, H, S', K)
+        else:
+            assert ctx.memory is not None, "cross-attention needs a memory: call the model with a source"
+            k, v = (split_heads(project(ctx.memory), self.heads) for project in (self.k, self.v))
+            if isinstance(state, FixedState):
+                state.update(k=k, v=v)
         k, v = ctx.see("k", k, keys=-2), ctx.see("v", v, keys=-2)
         mask = ctx.memory_mask or Mask()
         k_pos = ctx.q_pos[:1, :1].expand(1, k.shape[2])  # a memory's mask does not ask for positions
         call = Call(q, k, v, ctx.q_pos, k_pos, mask, None, self.scale, self.dropout * self.training)
         out: Tensor = self.o(join_heads(attend(call, ctx)))
         return out
-
-    def _memory(self, ctx: Context, state: PartState | None) -> tuple[Tensor, Tensor]:
-        if isinstance(state, FixedState) and state.get("k") is not None:
-            return state["k"], state["v"]
-        assert ctx.memory is not None, "cross-attention needs a memory: call the model with a source"
-        k, v = (split_heads(p(ctx.memory), self.heads) for p in (self.k, self.v))
-        if isinstance(state, FixedState):
-            state.update(k=k, v=v)
-        return k, v

@@ -109,10 +109,6 @@ def gpt2(c: GPT2Config, attn: Callable[[int], Attention] | None = None) -> LM:
     return gpt_decoder(c, attn=attn)
 
 
-def gpt3(c: GPT3Config) -> LM:
-    return gpt2(c, lambda i: gpt_attention(c, window=c.window if i % 2 else None))
-
-
 BLOCK_NAMES = [
     ("transformer.h.*.attn.c_attn", QKV, Fused(transposed=True)),
     ("transformer.h.*.attn.c_proj", "blocks.*.attn.o", Transposed()),
@@ -179,7 +175,9 @@ GPT2 = declare(
 )  # fmt: skip
 
 GPT3 = declare(
-    "gpt3", GPT3Config, gpt3, names=GPT2_NAMES, keys={**GPT2.keys, "window": "window"}, presets={"gpt3": {}},
+    "gpt3", GPT3Config,
+    lambda c: gpt2(c, lambda i: gpt_attention(c, window=c.window if i % 2 else None)),
+    names=GPT2_NAMES, keys={**GPT2.keys, "window": "window"}, presets={"gpt3": {}},
     tiny=dict(window=4), prefix="transformer", heads={"lm": "GPT3LMHeadModel", "none": "GPT3Model"},
     model_types=(),
     paper="Brown et al. 2020, arXiv 2005.14165",

@@ -64,14 +64,6 @@ def xglm(c: XGLMConfig) -> LM:
     return scaled_decoder(c, sines, act=c.act, scale=c.scale_embed)
 
 
-def biogpt(c: BioGPTConfig) -> LM:
-    return scaled_decoder(c, Learned(c.context, c.dim, offset=2), act=c.act, scale=c.scale_embed)
-
-
-def ctrl(c: CTRLConfig) -> LM:
-    return scaled_decoder(c, Sinusoidal(c.dim, layout="halves"), act="relu", eps=1e-6, bias=True)
-
-
 def layer_names(stem: str) -> list[Row]:
     layer = f"{stem}.layers.*"
     return [
@@ -109,7 +101,10 @@ XGLM = declare(
 )  # fmt: skip
 
 BIOGPT = descend(
-    XGLM, "biogpt", BioGPTConfig, build=biogpt, prefix="biogpt",
+    XGLM, "biogpt", BioGPTConfig, prefix="biogpt",
+    build=lambda c: scaled_decoder(
+        c, Learned(c.context, c.dim, offset=2), act=c.act, scale=c.scale_embed
+    ),
     names=[("output_projection", "head.out"), *layer_names("biogpt")],
     without=XGLM_KEYS.values(), keys=published_keys(
         BioGPTConfig, hidden_dropout_prob="dropout", attention_probs_dropout_prob="dropout",
@@ -122,7 +117,9 @@ BIOGPT = descend(
 )  # fmt: skip
 
 CTRL = declare(
-    "ctrl", CTRLConfig, ctrl, names=CTRL_NAMES, keys={
+    "ctrl", CTRLConfig,
+    lambda c: scaled_decoder(c, Sinusoidal(c.dim, layout="halves"), act="relu", eps=1e-6, bias=True),
+    names=CTRL_NAMES, keys={
         "vocab_size": "vocab", "n_embd": "dim", "n_layer": "layers", "n_head": "heads", "dff": "hidden",
         "n_positions": "context", "tie_word_embeddings": "tied", "resid_pdrop": "dropout",
         "embd_pdrop": "dropout",

@@ -84,10 +84,6 @@ def gemma3(c: Gemma3Config) -> LM:
     )  # fmt: skip
 
 
-def vault_gemma(c: Gemma2Config) -> LM:
-    return gemma2(c, Block)
-
-
 GEMMA2_NAMES: list[Row] = [
     ("model.layers.*.{pre,post}_feedforward_layernorm", "blocks.*.ffn_{norm,post_norm}"),
     ("model.layers.*.post_attention_layernorm", "blocks.*.attn_post_norm"),
@@ -140,7 +136,7 @@ GEMMA2 = descend(
 )  # fmt: skip
 
 VAULT_GEMMA = descend(
-    GEMMA2, "vaultgemma", Gemma2Config, build=vault_gemma, gguf_names=(),
+    GEMMA2, "vaultgemma", Gemma2Config, build=lambda c: gemma2(c, Block), gguf_names=(),
     names=[("model.layers.*.pre_feedforward_layernorm", "blocks.*.ffn_norm"), *NAMES],
     presets={"vaultgemma-1b": dict(dim=1152, heads=4, hidden=6912, window=512, context=1024)},
     heads={"lm": "VaultGemmaForCausalLM", "none": "VaultGemmaModel"},

@@ -8,6 +8,15 @@ Mixtral (Jiang et al. 2024, arXiv 2401.04088).
 
 From Mistral to Mixtral:  eight MLPs in each layer, of which two read each token
                           no window in the released models
+
+DiffLlama (Ye et al. 2024, arXiv 2410.05258). A softmax gives every key some weight, so that in a long text
+the few words that matter drown in small weights of all others. Differential attention computes two patterns
+from two halves of the queries and keys, and subtracts one from the other: what both see alike, the noise,
+cancels. How much of the second pattern is subtracted is learned, and begins smaller in early layers than in
+late ones. A norm of each head follows, because differences are smaller than the patterns they come from. The
+paper reports sparser patterns, better retrieval from long texts and fewer outliers among activations.
+
+From LLaMA to DiffLlama:  two softmaxes and their difference in the place of one   a norm of every head
 """
 
 from __future__ import annotations
@@ -18,10 +27,12 @@ from typing import Any
 from torch import nn
 
 from heedful.core.checks import check_divides
+from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived
 from heedful.models.decoders.shared import check_rope_dim, decoder_head
 from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.models.gguf_config import ROWS
+from heedful.nn.attention.differential import DifferentialAttention
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
@@ -241,4 +252,26 @@ MIXTRAL = descend(
     },
     absent={"max_position_embeddings": 131072, "rope_theta": 1000000.0},
     paper="Jiang et al. 2024, arXiv 2401.04088",
+)  # fmt: skip
+
+
+class DiffLlamaConfig(LlamaConfig, dim=2048, layers=16, hidden=8192, norm_eps=1e-5):
+    def check(self) -> None:
+        super().check()
+        if self.kv_heads % 2 or self.dropout:
+            raise ConfigError(
+                f"`kv_heads={self.kv_heads}`, `dropout={self.dropout}` do not fit differential attention",
+                hint="choose an even number of key heads, and no dropout: the paper has none",
+            )
+
+
+DIFFLLAMA = descend(
+    LLAMA, "diffllama", DiffLlamaConfig, without=("ffn_bias",),
+    build=lambda c: llama(c, attn=lambda rotary, i: DifferentialAttention(
+        c.dim, c.heads, c.kv_heads, c.head_dim, layer=i, rotary=rotary, bias=c.bias, eps=c.norm_eps
+    )),
+    names=lambda c: published_names(
+        c, [("model.layers.*.self_attn.lambda_{q1,k1,q2,k2}", "blocks.*.attn.{a1,b1,a2,b2}"), *NAMES]
+    ),
+    presets={"diffllama": {}}, heads=published_heads("DiffLlama"), paper="Ye et al. 2024, arXiv 2410.05258",
 )  # fmt: skip

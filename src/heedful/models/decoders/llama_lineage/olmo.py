@@ -77,10 +77,6 @@ def olmo2_attention(c: OlmoConfig, rotary: Rotary | None, layer: int) -> Attenti
     return llama_attention(c, rotary, layer, q_norm=of_heads(c.heads), k_norm=of_heads(c.kv_heads))
 
 
-def olmo2(c: Olmo2Config) -> LM:
-    return llama(c, attn=partial(olmo2_attention, c), block=partial(SandwichBlock, nn.Identity))
-
-
 def olmo3(c: Olmo3Config) -> LM:
     near = Rotary(c.head_dim, c.local_rope_base)
     attn = lambda far, i: olmo2_attention(c, near if i in c.local else far, i)
@@ -107,7 +103,10 @@ OLMO = descend(
 )  # fmt: skip
 
 OLMO2 = descend(
-    OLMO, "olmo2", Olmo2Config, build=olmo2, names=OLMO2_NAMES, keys=dict(rms_norm_eps="norm_eps"),
+    OLMO, "olmo2", Olmo2Config, names=OLMO2_NAMES, keys=dict(rms_norm_eps="norm_eps"),
+    build=lambda c: llama(
+        c, attn=partial(olmo2_attention, c), block=partial(SandwichBlock, nn.Identity)
+    ),
     presets={
         "olmo-2-1b": dict(dim=2048, layers=16, heads=16, hidden=8192),
         "olmo-2-7b": {},

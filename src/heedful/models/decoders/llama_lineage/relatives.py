@@ -168,10 +168,6 @@ def ungated_mlp(c: DecoderConfig) -> MLP:
     return MLP(c.dim, c.hidden, activation(c.act), bias=vars(c)["ffn_bias"])
 
 
-def nemotron(c: NemotronConfig) -> LM:
-    return llama(c, ffn=lambda i: ungated_mlp(c), norm=lambda: OffsetLayerNorm(c.dim, c.norm_eps))
-
-
 def granite(c: Any, block: Callable[..., Part] = Block) -> LM:
     """Divide the residual stream by r: then parts add what they give, as norm(x, ε) = norm(x / r, ε / r²)."""
     r = c.residual_scale
@@ -257,7 +253,10 @@ HYPERCLOVAX = descend(
 )  # fmt: skip
 
 NEMOTRON = descend(
-    LLAMA, "nemotron", NemotronConfig, build=nemotron, keys=dict(norm_eps="norm_eps"),
+    LLAMA, "nemotron", NemotronConfig, keys=dict(norm_eps="norm_eps"),
+    build=lambda c: llama(
+        c, ffn=lambda i: ungated_mlp(c), norm=lambda: OffsetLayerNorm(c.dim, c.norm_eps)
+    ),
     presets={
         "minitron-4b": dict(kv_heads=8),
         "minitron-8b": dict(dim=4096, heads=48, kv_heads=8, head_dim=128, hidden=16384),
@@ -460,10 +459,6 @@ def cohere_names(c: CohereConfig) -> list[Row]:
     return [*paired_rows(c, stem + "{}_proj"), *paired_rows(c, stem + "{}_norm", "_norm"), *rows]
 
 
-def cohere_gguf_names(c: CohereConfig) -> list[Row]:
-    return [*paired_rows(c, "blk.*.attn_{}"), *paired_rows(c, "blk.*.attn_{}_norm", "_norm"), *ROWS]
-
-
 COHERE = descend(
     LLAMA, "cohere", CohereConfig, build=cohere, names=cohere_names,
     keys=dict(layer_norm_eps="norm_eps", use_qk_norm="qk_norm", logit_scale="logit_scale"),
@@ -478,7 +473,9 @@ COHERE = descend(
     tiny=dict(qk_norm=True, logit_scale=0.5, tied=True),
     heads={"lm": "CohereForCausalLM", "none": "CohereModel"}, usual=no_token_ids,
     absent={"max_position_embeddings": 8192, "rope_theta": 500000.0},
-    gguf="command-r", gguf_names=cohere_gguf_names,
+    gguf="command-r", gguf_names=lambda c: [
+        *paired_rows(c, "blk.*.attn_{}"), *paired_rows(c, "blk.*.attn_{}_norm", "_norm"), *ROWS
+    ],
     gguf_tensors={"qk_norm": ("blk.0.attn_q_norm.weight", True, False)}, paper="Cohere 2024, Command R",
 )  # fmt: skip
 
@@ -523,12 +520,9 @@ def glm_names(c: GLMConfig) -> list[Row]:
     return glm_rows(c, "model.layers.*.self_attn.{}_proj", "model.layers.*.mlp.gate_up_proj", [own, *NAMES])
 
 
-def glm_gguf_names(c: GLMConfig) -> list[Row]:
-    return glm_rows(c, "blk.*.attn_{}", "blk.*.ffn_up", ROWS)
-
-
 COMMON: dict[str, Any] = dict(
-    without=("out_bias",), usual=no_token_ids, gguf_names=glm_gguf_names,
+    without=("out_bias",), usual=no_token_ids,
+    gguf_names=lambda c: glm_rows(c, "blk.*.attn_{}", "blk.*.ffn_up", ROWS),
     gguf_tensors={"bias": ("blk.0.attn_q.bias", True, False)},
 )  # fmt: skip
 

@@ -1,8 +1,9 @@
-"""YAML that teachers write, in which words stay words, and pages from the templates in templates/."""
+"""YAML that teachers write, in which words stay words; notebooks; pages from the templates in templates/."""
 
 from __future__ import annotations
 
 import functools
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,14 @@ def describe_yaml_error(error: Exception) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"line {error.problem_mark.line + 1}: {error.problem}"
     return " ".join(str(error).split())[:200]
+
+
+def notebook(cells: list[dict[str, Any]]) -> str:
+    """Return a Jupyter notebook for Python, format 4.5, with these cells."""
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    about = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    whole = {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
 @functools.cache

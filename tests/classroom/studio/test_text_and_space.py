@@ -262,7 +262,9 @@ def test_a_method_whose_package_is_missing_is_told(
     monkeypatch.setitem(sys.modules, "umap", None)
     answer = client.get("/api/models/vectors/space/map", params={"method": "umap", "count": 14})
     assert answer.status_code == 422
-    assert "pip install umap-learn" in answer.json()["error"]["message"]
+    error = answer.json()["error"]
+    assert "umap-learn" in error["message"]
+    assert "pip install umap-learn" in error["hint"]
 
 
 def test_an_analogy_shows_its_arithmetic_and_what_the_inputs_would_say(

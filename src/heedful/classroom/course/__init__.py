@@ -8,7 +8,6 @@ A quoted line ("> …") is the point of its section: slides show it next to the 
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from heedful.classroom.text_files import notebook
 from heedful.core.errors import InputError, NotFound, nearest
 from heedful.core.files import write_text
 from heedful.core.lazy import import_optional
@@ -59,8 +59,8 @@ class Chapter:
             shown.setdefault(int(number), {})[TYPES[suffix]] = file.read_text(encoding="utf-8")
         return shown
 
-    def to_notebook(self, *, instructor: bool = False) -> dict[str, Any]:
-        """Return the chapter as a Jupyter notebook, format 4.5, with its outputs."""
+    def to_notebook(self, *, instructor: bool = False) -> str:
+        """Return the chapter as a Jupyter notebook with its outputs."""
         cells, outputs = [], self.outputs()
         for at, (kind, text) in enumerate(self.cells()):
             cell: dict[str, Any] = {"cell_type": kind, "id": f"cell-{at}", "metadata": {}}
@@ -74,9 +74,7 @@ class Chapter:
             cells.append(
                 {"cell_type": "markdown", "id": "answers", "metadata": {}, "source": self.answers.strip()}
             )
-        kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-        about = {"kernelspec": kernel, "language_info": {"name": "python"}}
-        return {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
+        return notebook(cells)
 
     def to_markdown(self) -> str:
         """Return the chapter as a page: the outputs stand below their cells."""
@@ -133,9 +131,7 @@ def write_notebooks(
     """Write chapters as NN_name.ipynb into a folder, which is made; a file that is there is kept."""
     paths = new_paths(folder, selection, ".ipynb", overwrite)
     for path, chapter in zip(paths, selection, strict=True):
-        write_text(
-            path, json.dumps(chapter.to_notebook(instructor=instructor), indent=1, ensure_ascii=False) + "\n"
-        )
+        write_text(path, chapter.to_notebook(instructor=instructor))
     return paths
 
 

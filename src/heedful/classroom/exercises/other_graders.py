@@ -21,7 +21,7 @@ from heedful.classroom.exercises.classes import (
 from heedful.classroom.exercises.code_exercises import solution_texts, stubs
 from heedful.classroom.exercises.number_exercises import Owner, new_problem
 from heedful.classroom.exercises.sheets import READ, given_texts, question_line
-from heedful.classroom.text_files import load_yaml
+from heedful.classroom.text_files import load_yaml, notebook
 from heedful.core.files import read_json, write_text
 
 EXPORTS = ("nbgrader", "gradescope")
@@ -58,10 +58,8 @@ def export_nbgrader(class_file: ClassFile, assignment: Assignment, folder: Path)
         hidden = f"### BEGIN HIDDEN TESTS\nfrom {__name__} import {used}\n\n{test}\n### END HIDDEN TESTS"
         cells.append(_cell("code", answer, grade_id=name, solution=True))
         cells.append(_cell("code", hidden, grade_id=f"test-{name}", grade=True, locked=True, points=points))
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    notebook = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
     path = folder / "source" / assignment.name / f"{assignment.name}.ipynb"
-    write_new(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+    write_new(path, notebook(cells))
     return path
 
 

@@ -8,31 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heedful.core.errors import InputError, NotFound
-from heedful.core.files import expand_paths, name_files, read_lines, write_text
+from heedful.core.files import expand_paths, name_files, write_text
+from heedful.data.readers import parallel_documents
 
 Pairs = list[tuple[str, str]]
 HELD_OUT = 0.1  # of the pairs, for validation and test
 
 
 def read_pairs(files: Sequence[str]) -> Pairs:
-    """Return the pairs of a file with two columns (TAB between), or of two files of as many lines."""
-    paths = expand_paths(list(files))
-    if len(paths) == 1:
-        rows = [line.split("\t") for line in read_lines(paths[0]) if line.strip()]
-        short = next((i for i, row in enumerate(rows, 1) if len(row) < 2), None)
-        if short is not None:
-            raise InputError(
-                f"{paths[0]}, line {short}: no TAB between a text and its translation",
-                hint="give one file with two columns, or two files of as many lines",
-            )
-        return [(row[0].strip(), row[1].strip()) for row in rows]
-    if len(paths) != 2:
-        raise InputError(f"{name_files(paths)}: {len(paths)} files were given", hint="give one or two")
-    sides = [[line.strip() for line in read_lines(path)] for path in paths]
-    if len(sides[0]) != len(sides[1]):
-        counts = f"{len(sides[0]):,} and {len(sides[1]):,}"
-        raise InputError(f"{paths[0]} and {paths[1]} have {counts} lines", hint="give as many lines in both")
-    return [pair for pair in zip(*sides, strict=True) if all(pair)]
+    """Return the pairs of a table of two columns or of two files of as many lines, without empty ones."""
+    sides = parallel_documents([str(path) for path in expand_paths(list(files))], None)
+    texts = ([" ".join(document).strip() for document in side] for side in sides)
+    return [pair for pair in zip(*texts, strict=True) if all(pair)]
 
 
 def join_pairs(pairs: Sequence[tuple[str, str]], max_joined: int, seed: int) -> Pairs:

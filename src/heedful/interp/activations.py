@@ -213,11 +213,13 @@ def collect_activations(
 def content_tokens(model: Model, activations: Activations) -> Tensor:
     """(N,): False for tokens that stand for no text, and for the first of a causal model.
 
-    The first token sees nothing else, and its vector is often many times longer than all others.
+    The first token sees nothing else, and its vector is often many times longer than all others. An encoder
+    looks both ways, so its first token counts.
     """
     special = torch.tensor(sorted(special_ids(model)), dtype=torch.long)
     keep = ~torch.isin(activations.ids, special)
-    return keep & (activations.position > 0) if is_causal(model) else keep
+    source = isinstance(model, Seq2Seq) and activations.name.startswith(SOURCE_SIDE)
+    return keep & (activations.position > 0) if is_causal(model) and not source else keep
 
 
 def text_vectors(model: Model, values: Sequence[Activations], tokens: str = "mean") -> list[Tensor]:

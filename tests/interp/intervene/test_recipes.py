@@ -81,27 +81,32 @@ def test_noise_on_the_last_time_that_a_name_occurred_is_mended_there() -> None:
     assert float(result.values[:, -1].max()) > 0.9, "all of the answer is at the end in the last layer"
 
 
-@pytest.mark.parametrize("into", [None, "blocks.0.output"])
-def test_a_patchscope_writes_after_a_prompt_with_another_vector(into: str | None) -> None:
+@pytest.mark.parametrize(
+    ("name", "into"),
+    [("blocks.1.output", None), ("blocks.1.output", "blocks.0.output"), ("blocks.0.attn.heads", None)],
+)
+def test_a_patchscope_writes_after_a_prompt_with_another_vector(name: str, into: str | None) -> None:
     model = tiny("gpt2", vocab=300)
     model.tokenizer = letters()
+    with torch.no_grad():
+        model.blocks[0].attn.o.weight.mul_(30)  # type: ignore[operator]  # so that heads decide what is written
     source, target = "abcab", "bca"
     settings = {"max_tokens": 3, "temperature": 0, "eos": ()}
-    result = patchscope(model, source, 2, "blocks.1.output", target, 1, into, **settings)
-    seen, ids = Watch("blocks.1.output"), model.tokenizer.encode(target)
+    result = patchscope(model, source, 2, name, target, 1, into, **settings)
+    seen, ids = Watch(name), model.tokenizer.encode(target)
     count = len(ids)
     model(torch.tensor([model.tokenizer.encode(source)]), watch=seen)
-    vector = seen["blocks.1.output"][0, 2]
+    vector = seen[name][0, ..., 2, :]
 
     def put(value: Tensor) -> Tensor:
-        value[:, 1] = vector
+        value[..., 1, :] = vector
         return value
 
     for _ in range(3):  # without a cache
-        logits = model(torch.tensor([ids]), watch=Watch(edit={into or "blocks.1.output": put}))
+        logits = model(torch.tensor([ids]), watch=Watch(edit={into or name: put}))
         ids = [*ids, int(logits[0, -1].argmax())]
     assert result.steered == model.tokenizer.decode(ids[count:])
-    same = patchscope(model, target, 1, "blocks.1.output", target, 1, **settings)
+    same = patchscope(model, target, 1, name, target, 1, **settings)
     assert same.steered == same.plain
 
 
@@ -142,6 +147,18 @@ def test_a_function_vector_is_the_sum_of_what_heads_write_and_has_their_effects(
     ]
     with pytest.raises(InputError, match="1 answers"):
         function_vector(model, prompts, shuffled, [11])
+
+
+def test_a_function_vector_counts_what_stands_between_the_heads_and_their_matrix() -> None:
+    model = tiny("diffllama")
+    result = function_vector(model, [IDS], [[4, 3, 9, 7]], [11], heads=1)
+    ((name, head),) = result.heads
+    part, watch = model.get_submodule(name), Watch(f"{name}.hidden")
+    model(torch.tensor([IDS]), watch=watch)
+    size = watch[f"{name}.hidden"].shape[-1] // part.heads  # type: ignore[operator]
+    at = slice(head * size, (head + 1) * size)
+    want = part.o.weight[:, at] @ watch[f"{name}.hidden"][0, -1, at]  # type: ignore[union-attr, index]
+    torch.testing.assert_close(result.vector, want.detach(), atol=1e-5, rtol=1e-5)
 
 
 def test_steering_the_last_token_leaves_the_others() -> None:

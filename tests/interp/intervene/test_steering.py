@@ -28,7 +28,7 @@ def test_a_vector_is_the_difference_of_the_means_of_each_text_alone(family: str)
             watch = Watch(name)
             model.encode(torch.tensor([text]), watch=watch)  # type: ignore[operator]
             rows.append(
-                watch[name][0, 1:].mean(0) if where != "blocks" or model.causal else watch[name][0].mean(0)
+                watch[name][0, 1:].mean(0) if where == "blocks" and model.causal else watch[name][0].mean(0)
             )  # type: ignore[union-attr]
         means.append(torch.stack(rows).mean(0))
     torch.testing.assert_close(

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import heedful
 from heedful import Watch
 from heedful.core.errors import CorruptFile, InputError, NotFound
+from heedful.interp.activations import collect_activations, mean_loss
 from heedful.interp.learn.dictionary import (
     ablate_features,
     dictionary_activations,
@@ -71,6 +72,16 @@ def test_a_dictionary_keeps_most_of_a_value_and_of_what_follows_from_it(family: 
     assert found.variance_explained > 0.6
     assert found.l0 <= 64
     assert abs(found.loss_replaced - found.loss) < abs(found.loss_zero - found.loss)
+
+
+def test_heads_are_replaced_by_their_mean() -> None:
+    model, name = tiny("gpt2"), "blocks.0.attn.heads"
+    dictionary = train_dictionary(model, texts(), name, width=32, k=4, steps=5)
+    values = collect_activations(model, texts(8), [name])[name]
+    mean = values.values[values.position > 0].mean(0)
+    by_head = lambda heads: mean.view(heads.shape[1], 1, -1).expand_as(heads)
+    loss = mean_loss(model, texts(8), Watch(edit={name: by_head}))
+    assert score_dictionary(model, dictionary, texts(8)).loss_mean == pytest.approx(loss, abs=1e-5)
 
 
 def test_a_transcoder_predicts_what_the_mlp_makes_of_its_input() -> None:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import heedful
 from heedful.core.errors import InputError
 from heedful.interp import describe_features, feature_examples
-from heedful.interp.activations import content_tokens
+from heedful.interp.activations import collect_activations, content_tokens
 from heedful.interp.learn.dictionary import Dictionary, dictionary_activations, fit_dictionary
 from heedful.interp.learn.features import feature_logits
 from heedful.models.base import Model
@@ -81,3 +81,31 @@ def test_an_unknown_feature_is_named() -> None:
     model = tiny("gpt2")
     with pytest.raises(InputError, match="they are 0 … 11"):
         describe_features(model, trained(model, "blocks.0.output"), TEXTS, [12])
+
+
+def test_a_direction_of_heads_reaches_the_logits_through_the_output_matrix() -> None:
+    model = tiny("gpt2")
+    dictionary = trained(model, "blocks.0.attn.heads")
+    written = dictionary.direction(3) @ model.blocks[0].attn.o.weight.T  # type: ignore[operator]
+    stream = trained(model, "blocks.0.output")
+    stream.decoder.data[3] = written / stream.target_scale
+    torch.testing.assert_close(
+        feature_logits(model, dictionary, 3), feature_logits(model, stream, 3), atol=1e-4, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("name", ["attn_norm.output", "ffn_norm.input", "attn.q"])
+def test_a_direction_that_is_not_added_to_the_stream_has_no_logits(name: str) -> None:
+    model = tiny("gpt2")
+    assert len(feature_logits(model, trained(model, f"blocks.0.{name}"), 0)) == 0
+    for added in ("blocks.0.input", "blocks.0.after_attn", "blocks.1.ffn.output", "embed.output"):
+        assert len(feature_logits(model, trained(model, added), 0)) == model.head.out.out_features  # type: ignore[union-attr]
+
+
+def test_the_first_token_of_an_encoder_counts_and_that_of_a_decoder_does_not() -> None:
+    model = tiny("t5")
+    names = ["encoder.0.output", "decoder.0.output"]
+    values = collect_activations(model, TEXTS[:1], names)
+    source, target = (content_tokens(model, values[name]) for name in names)
+    assert bool(source[0])
+    assert not bool(target[0])

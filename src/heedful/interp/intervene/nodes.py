@@ -9,7 +9,7 @@ changed for one read alone, which is what path patching and edge attribution do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -131,18 +131,26 @@ class NodeTable:
         leaves_out = part_at(self.model, node.name.partition(" ")[0]).pattern_leaves_out
         return f"{node.name.partition(' ')[0]}.{'hidden' if leaves_out else 'heads'}"
 
-    def output_change(self, node: Node, watch: Watch, other: Watch) -> Tensor:
+    def head_entries(self, node: Node, value: Tensor) -> Tensor:
+        """Return the entries of a head in the value of `value_names`, (B, T, K), as a view."""
+        assert node.head is not None
+        if value.dim() == 4:
+            return value[:, node.head]
+        heads = cast(Attention, part_at(self.model, node.name.partition(" ")[0])).heads
+        return value.unflatten(-1, (heads, -1))[:, :, node.head]
+
+    def output_change(
+        self, node: Node, watch: Watch | Mapping[str, Tensor], other: Watch | Mapping[str, Tensor]
+    ) -> Tensor:
         """Return what a node writes in one run beyond what it writes in another, (B, T, D)."""
         name = self._value_name(node)
         change = watch[name] - other[name]
         if node.head is None:
             return change
+        only = torch.zeros_like(change)
+        self.head_entries(node, only).copy_(self.head_entries(node, change))
+        only = join_heads(only) if only.dim() == 4 else only
         attention = cast(Attention, part_at(self.model, node.name.partition(" ")[0]))
-        joined = join_heads(change) if change.dim() == 4 else change
-        size = joined.shape[-1] // attention.heads
-        only = torch.zeros_like(joined)
-        at = slice(node.head * size, (node.head + 1) * size)
-        only[..., at] = joined[..., at]
         with torch.no_grad():
             wrote: Tensor = attention.o(only) - attention.o(torch.zeros_like(only[:1, :1]))
         return wrote

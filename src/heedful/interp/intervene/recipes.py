@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from heedful.core.checks import check_integer
 from heedful.core.errors import InputError
+from heedful.interp.activations import TokenWatch, token_rows
 from heedful.interp.inputs import (
     Input,
     Report,
@@ -44,11 +45,10 @@ from heedful.interp.intervene.comparison import (
     collect,
     names_to_patch,
 )
-from heedful.interp.intervene.nodes import NodeTable
+from heedful.interp.intervene.nodes import Node, NodeTable
 from heedful.interp.intervene.patching import patch_writer
 from heedful.interp.intervene.steering import Continuation, continuations
 from heedful.models.base import LM, Model
-from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import SandwichBlock
 from heedful.nn.context import Watch
 from heedful.nn.head import WordHead
@@ -116,18 +116,19 @@ def patchscope(
     `settings` are those of `generate`. The result has the text without the vector too.
     """
     given, target = reading(model, text), reading(model, prompt)
-    vector = given.record(model, name)[name][0, position_of(given.names, token)]
+    watch = given.record(model, name)
+    vector = token_rows(watch[name], watch.positions[name], name)[0, position_of(given.names, token)]
     length = target.ids.shape[1]
     at = position_of(target.names, place)
 
-    def put(value: Tensor) -> Tensor:  # later passes read what was written
-        if value.shape[1] == length:
-            value[:, at] = vector
-        return value
+    def put(rows: Tensor) -> Tensor:  # later passes read what was written
+        if rows.shape[1] == length:
+            rows[:, at] = vector
+        return rows
 
     if length < 2:
         raise InputError("the prompt has one token", hint="describe the task in it, with a place to fill in")
-    return continuations(model, [prompt], Watch(edit={into or name: put}), **settings)[0]
+    return continuations(model, [prompt], TokenWatch({into or name: put}), **settings)[0]
 
 
 @dataclass(frozen=True)
@@ -160,40 +161,41 @@ def function_vector(
     if not prompts or len(shuffled) != len(answers) or not answers:
         counts = f"{len(prompts)} prompts, {len(shuffled)} shuffled ones and {len(answers)} answers"
         raise InputError(counts, hint="give prompts, and as many answers as shuffled prompts")
-    nodes = NodeTable.of(model).head_writes()
-    parts = list(dict.fromkeys(node.name.partition(" ")[0] for node in nodes))
-    if not parts:
+    table = NodeTable.of(model)
+    nodes = table.head_writes()
+    if not nodes:
         raise InputError("this model has no heads whose outputs are added up", hint="choose a decoder")
-    names, sums = [f"{part}.heads" for part in parts], dict[str, Tensor]()
+    part_of = {node: node.name.partition(" ")[0] for node in nodes}
+    parts, names = list(dict.fromkeys(part_of.values())), table.value_names(nodes)
+    means = dict[str, Tensor]()  # at the last token: (1, H, 1, K), or (1, 1, H · K)
     for prompt in prompts:
         watch = reading(model, prompt).record(model, *names)
         for name in names:
-            sums[name] = sums.get(name, 0.0) + watch[name][0, :, -1] / len(prompts)  # (H, K)
-    effects = torch.zeros(len(parts), max(len(mean) for mean in sums.values()), dtype=torch.float64)
-    every = [(i, h) for i, name in enumerate(names) for h in range(len(sums[name]))]
+            means[name] = means.get(name, 0.0) + watch[name][..., -1:, :] / len(prompts)
+    value_of = dict(zip(parts, names, strict=True))
 
-    def put(mean: Tensor, head: int, rows: Tensor, first: int) -> None:  # (B, H, T, K)
-        rows[:, head, -1] = mean
+    def put(node: Node, rows: Tensor, first: int) -> None:
+        mean = table.head_entries(node, means[value_of[part_of[node]]])
+        table.head_entries(node, rows)[:, -1] = mean[:, -1]
 
+    effects = torch.zeros(len(nodes), dtype=torch.float64)
     pairs = list(zip(shuffled, answers, strict=True))
     for prompt, answer in with_progress(pairs, len(pairs), report):
         given = reading(model, prompt)
         last = len(given.names) - 1
-        changes = [[Intervention(names[i], last, partial(put, sums[names[i]][h], h))] for i, h in every]
+        changes = [[Intervention(value_of[part_of[n]], last, partial(put, n))] for n in nodes]
         runner = InterventionRunner(model, given, last)
         right = answer_id(model, answer, runner.plain.shape[-1])
         chance = lambda choices, right=right: choices.softmax(-1)[:, right]
-        rises = runner.run(changes, chance) - float(chance(runner.plain))
-        for at, rise in zip(every, rises.tolist(), strict=True):
-            effects[at] += rise / len(pairs)
-    best = sorted(every, key=lambda at: -float(effects[at]))[:heads]
-    vector: Any = 0.0
-    for i, h in best:
-        attention = cast(Attention, part_at(model, parts[i]))
-        alone = torch.zeros_like(sums[names[i]])
-        alone[h] = sums[names[i]][h]
-        vector = vector + attention.o(alone.flatten()) - attention.o(torch.zeros_like(alone).flatten())
-    return FunctionVector(vector, tuple((parts[i], h) for i, h in best), tuple(parts), effects)
+        effects += (runner.run(changes, chance) - float(chance(runner.plain))) / len(pairs)
+    best = [nodes[i] for i in effects.argsort(descending=True, stable=True)[:heads].tolist()]
+    nothing = {name: torch.zeros_like(mean) for name, mean in means.items()}
+    vector = sum((table.output_change(node, means, nothing)[0, -1] for node in best), torch.zeros(()))
+    by_part = torch.zeros(len(parts), 1 + max(cast(int, node.head) for node in nodes), dtype=torch.float64)
+    for node, effect in zip(nodes, effects.tolist(), strict=True):
+        by_part[parts.index(part_of[node]), node.head] = effect
+    chosen = tuple((part_of[node], cast(int, node.head)) for node in best)
+    return FunctionVector(vector, chosen, tuple(parts), by_part)
 
 
 @torch.no_grad()

@@ -477,14 +477,11 @@ def score_dictionary(
     f = torch.cat([dictionary.encode(rows) for rows in x.split(4096)])
     error = (dictionary.decode(f, x) - y).square().sum()
     loss, middle = (lambda watch: mean_loss(model, texts, watch, max_length=max_length)), y.mean(0)
-
-    def flat(value: Tensor) -> Tensor:
-        return middle.to(value.dtype).expand_as(value) if value.shape[-1] == len(middle) else value * 0
-
     losses = [math.nan] * 3
     if len(config.targets) == 1:
-        zero, mean = (Watch(edit={config.target: change}) for change in (torch.zeros_like, flat))
-        losses = [loss(watch) for watch in (replace_value(dictionary), zero, mean)]
+        changes = torch.zeros_like, middle.expand_as  # of one vector per token, also where a value has heads
+        watches = [replace_value(dictionary), *(TokenWatch({config.target: change}) for change in changes)]
+        losses = [loss(watch) for watch in watches]
     return DictionaryScores(
         float((f > 0).float().sum(1).mean()), float(1 - error / (y - middle).square().sum()),
         float((f == 0).all(0).float().mean()), loss(None), *losses,

@@ -9,15 +9,17 @@ Features with similar directions often share a meaning, or are one meaning split
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.interp.activations import SOURCE_SIDE, Activations, Texts, content_tokens
-from heedful.interp.inputs import Result, names_of
+from heedful.interp.inputs import Result, names_of, part_at
 from heedful.interp.learn.dictionary import (
     Dictionary,
     FeatureExample,
@@ -28,6 +30,10 @@ from heedful.interp.learn.dictionary import (
 from heedful.interp.observe.lens import read_out
 from heedful.interp.observe.prediction import predicts
 from heedful.models.base import Model, Seq2Seq
+from heedful.nn.block import SandwichBlock
+
+# The stream, and what embeddings, layers and parts add to it; a norm's output is read and not added.
+STREAM = re.compile(r"(\w*embed|\w+\.\d+)\.output|\w+\.\d+\.(input|after_\w+|(?!\w*norm\.)\w+\.output)")
 
 
 @dataclass(frozen=True)
@@ -91,15 +97,25 @@ def describe_features(
 def feature_logits(model: Model, dictionary: Dictionary, feature: int) -> Tensor:
     """head(norm(d)) − head(norm(0)) for the direction d of a feature, less its mean over the tokens: (V,).
 
-    Empty where the feature writes to something else than the stream that the head reads.
+    The direction of heads is what the output matrix makes of it. Empty where the feature writes to something
+    else than the stream that the head reads, such as queries or what a norm gives.
     """
     target = dictionary.config.targets[-1]
     direction = dictionary.direction(feature).chunk(len(dictionary.config.targets))[-1].to(model.device)
     source_side = isinstance(model, Seq2Seq) and target.startswith(SOURCE_SIDE)
-    if predicts(model) != "words" or len(direction) != model.config.dim or source_side:
-        return torch.zeros(0)
     dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())  # weights may be of 8 bits
     vectors = torch.stack((direction, torch.zeros_like(direction)))[None].to(dtype)  # (1, 2, D)
+    if target.endswith(".heads"):  # which a matrix writes to the stream, if nothing stands between them
+        part = part_at(model, target.removesuffix(".heads"))
+        block = model.get_submodule(target.removesuffix(".heads").rpartition(".")[0])
+        if part.pattern_leaves_out or isinstance(block, SandwichBlock) or "o" not in part._modules:
+            return torch.zeros(0)
+        vectors = cast(nn.Module, part.o)(vectors)
+        vectors = vectors - vectors[:, 1:]  # without its bias
+    elif not STREAM.fullmatch(target):
+        return torch.zeros(0)
+    if predicts(model) != "words" or vectors.shape[-1] != model.config.dim or source_side:
+        return torch.zeros(0)
     logits = read_out(model, vectors)[0].float().cpu()
     change = logits[0] - logits[1]
     return change - change.mean()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image, ImageDraw
 
 import heedful
 from heedful.core.images import draw_text
-from heedful.models.base import Seq2Seq
+from heedful.models.base import Model, Seq2Seq
 from heedful.nn.init import initialise
 
 SIZES: dict[str, Any] = dict(
@@ -49,3 +52,34 @@ def table(folder: Path) -> Path:
     rows = "\n".join(f"{path.name},{text}" for path, text in zip(images(folder), TEXTS, strict=True))
     (folder / "table.csv").write_text(f"image,text\n{rows}\n", encoding="utf-8")
     return folder / "table.csv"
+
+
+def vit(folder: Path) -> Model:
+    """A tiny ViT that has learned nothing, saved as `folder` / "vit"."""
+    sizes: dict[str, Any] = dict(dim=32, heads=4, layers=2, hidden=64, height=24, patch=6)
+    return heedful.load(heedful.save(heedful.build("vit", **sizes, labels=2, seed=0), folder / "vit"))
+
+
+def shape(kind: str, seed: int, size: int = 24) -> Image.Image:
+    """A bright circle, square or cross somewhere on a dark image; its colours say nothing about it."""
+    draw = np.random.default_rng(seed)
+    image = Image.new("RGB", (size, size), tuple(map(int, draw.integers(0, 90, 3))))
+    pen, colour = ImageDraw.Draw(image), tuple(map(int, draw.integers(160, 256, 3)))
+    x, y, r = (int(draw.integers(low * size, high * size) // 24) for low, high in ((8, 16), (8, 16), (5, 8)))
+    if kind == "circle":
+        pen.ellipse((x - r, y - r, x + r, y + r), fill=colour)
+    elif kind == "square":
+        pen.rectangle((x - r, y - r, x + r, y + r), fill=colour)
+    else:
+        pen.line((x - r, y - r, x + r, y + r), fill=colour, width=2)
+        pen.line((x - r, y + r, x + r, y - r), fill=colour, width=2)
+    return image
+
+
+def photos(folder: Path, count: int, kinds: Sequence[str] = ("circle", "square", "cross")) -> Path:
+    """A folder with a subfolder of `count` images for each kind of shape."""
+    for i, kind in enumerate(kinds):
+        (folder / kind).mkdir(parents=True)
+        for number in range(count):
+            shape(kind, count * i + number).save(folder / kind / f"{number:03}.png")
+    return folder

@@ -34,6 +34,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+TINY: dict[str, Any] = dict(height=8, patch=4, dim=24, heads=3, layers=1)
+
+
 @pytest.fixture(scope="module", params=CASES)
 def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     architecture, values = CASES[request.param]
@@ -142,13 +145,13 @@ def test_attention_to_an_image_is_drawn_and_its_heads_are_scored() -> None:
 
 
 def test_what_cannot_be_read_is_refused() -> None:
-    model = heedful.build("vit", height=8, patch=4, dim=24, heads=3, layers=1)
+    model = heedful.build("vit", **TINY)
     with refused(InputError, "this model reads images", hint="image_processor"):
         model(torch.zeros(1, 4, dtype=torch.long))
     with refused(InputError, "no padding"):
         model(pixels(model), valid=torch.ones(2, 5, dtype=torch.bool))
     with refused(InputError, "no task", hint="model(pixels)"):
-        heedful.pipeline(model=model)
+        heedful.pipeline(model=heedful.build("vit", **TINY, head="none"))
     for wrong in ({"vocab": 9}, {"first": 3}, {"heads": 5}):
         with pytest.raises(ConfigError):
             heedful.build("vit", layers=1, **wrong)

@@ -47,6 +47,8 @@ def example_file(command: str, folder: Path) -> Path:
         return toy.asked(folder / "q.json")
     if command == "read":
         return image_toy.table(folder)
+    if command == "classify-images":
+        return image_toy.photos(folder / "photos", 4)
     rows: list[tuple[object, ...]] = list(ROWS)
     if command == "similarity":
         rows = [(a, b, i) for i, (a, b) in enumerate(ROWS)]
@@ -64,8 +66,11 @@ def taught(
     """A task bound to a model that has its head, and examples of it."""
     kind = trainable_tasks()[request.param]
     examples = kind.read_examples(read_input_file(str(example_file(request.param, tmp_path))), {})
-    reads = request.param == "read"
-    base = image_toy.reader(tmp_path) if reads else heedful.load(bases["both" if kind.by_loss else "encoder"])
+    of_images = {"read": image_toy.reader, "classify-images": image_toy.vit}
+    if request.param in of_images:
+        base = of_images[request.param](tmp_path)
+    else:
+        base = heedful.load(bases["both" if kind.by_loss else "encoder"])
     return bind_task(kind, kind.attach_head(base, examples, 0)[0]), examples
 
 

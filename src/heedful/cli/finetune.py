@@ -32,6 +32,7 @@ USED_BY = {
     "classify": 'classify "…"', "tag": 'tag "…"', "answer": 'answer FILE "…"', "translate": 'translate "…"',
     "summarize": "summarize FILE", "similarity": 'similar "…" FILE', "complete": 'complete "…"',
     "rerank": 'rerank "…" FILE', "regress": "predict", "read": "read IMAGE", "chat": "chat",
+    "classify-images": "classify IMAGE",
 }  # fmt: skip
 
 
@@ -48,6 +49,7 @@ def finetune_command(request: FinetuneRequest, quiet: Quiet = False, json: Json 
       heed finetune all-minilm-l6-v2 mail.tsv --task classify --text body --label folder --out mail-sorter
       heed finetune all-minilm-l6-v2 names.conll --valid names-dev.conll
       heed finetune smollm2-135m-instruct talks.jsonl --task summarize --lora
+      heed finetune ./vit-base photos --out sorter
     """
     with show_progress("starting", quiet=quiet):
         from heedful.tasks.finetune import finetune
@@ -85,7 +87,7 @@ def predict_command(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Predict every row of a table, and write the rows with their predictions to another table.
+    """Predict every row of a table, or every image of a folder, and write the rows with their predictions.
 
     The command reads the columns that the model learnt from; --text and --pair name others. It adds columns:
     label and score, spans, an answer, a generated text, or a vector. Rows keep their order. A table can have
@@ -135,7 +137,7 @@ def eval_command(
         str | None,
         Option(
             "Measure perplexity, classify, regress, similarity, rerank, tag, answer, translate, "
-            "summarize, complete, chat or read; by default the model's head decides."
+            "summarize, complete, chat, read or classify-images; by default the model's head decides."
         ),
     ] = None,
     settings: Annotated[

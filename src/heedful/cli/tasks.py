@@ -25,6 +25,7 @@ from heedful.cli.terminal import (
     check_texts,
     looks_like_path,
     mark_spans,
+    names_image,
     nonempty_lines,
     print_marked,
     print_warnings,
@@ -126,22 +127,28 @@ def classify_command(
         str | None, Option("Read the second text of a pair from this column.", metavar="COLUMN")
     ] = None,
 ) -> None:
-    """Classify texts by sentiment, by the model's own classes, or by your own labels.
+    """Classify texts or images by sentiment, by the model's own classes, or by your own labels.
 
     Examples:
       heed classify "Cats are fickle creatures"
       heed classify "Book me a table for two" --labels restaurant,travel,weather --top-k 3
       heed classify --model ./my-intents --top-k 3 --json < questions.txt
       heed classify reviews.csv --text body --json
+      heed classify cat.jpg dog.jpg --model ./my-vit
+      heed classify cat.jpg --labels cat,dog --model ./clip
     """
-    own = (
-        None if labels is not None else common.model
-    )  # zero-shot reads one text, whatever the model learnt from
-    texts = read_inputs(text, TableColumns("classify", common.column, pair, own))
     if labels is None and (template is not None or several):
         raise InputError("--template and --several need your own labels", hint="give --labels a,b,c")
     if labels is not None and not split_commas(labels):
         raise InputError("--labels names no label", hint="separate them by commas: --labels a,b,c")
+    if images := [one for one in text or () if names_image(one)]:
+        if len(images) < len(text or ()):
+            raise InputError("images and texts were given", hint="classify them one after the other")
+        return _classify_images(common, images, labels, template, several, top_k)
+    own = (
+        None if labels is not None else common.model
+    )  # zero-shot reads one text, whatever the model learnt from
+    texts = read_inputs(text, TableColumns("classify", common.column, pair, own))
     task = "text-classification" if labels is None else "zero-shot-classification"
     with print_warnings(), show_progress("classifying"), few_threads(list(map(str, texts))):
         name, pipe = common.open(task)
@@ -155,6 +162,23 @@ def classify_command(
             pairs = [list(zip(row["labels"], row["scores"], strict=True))[: top_k or 1] for row in scored]
             results = [[{"label": label, "score": score} for label, score in row] for row in pairs]
     common.write(task, name, texts, results, _format_labels)
+
+
+def _classify_images(
+    common: TextOptions, images: list[str], labels: str | None, template: str | None, several: bool,
+    top_k: int,
+) -> None:  # fmt: skip
+    if several:
+        raise InputError("--several is for texts", hint="an image has one of your own labels")
+    task = "image-classification" if labels is None else "zero-shot-image-classification"
+    with print_warnings(), show_progress("classifying"):
+        name, pipe = common.open(task)
+        if labels is None:
+            results = pipe(images, top_k=top_k)
+        else:
+            options = given_options(hypothesis_template=template or None)
+            results = [row[:top_k] for row in pipe(images, candidate_labels=split_commas(labels), **options)]
+    common.write(task, name, [{"image": image} for image in images], results, _format_labels)
 
 
 def _format_labels(text: str, results: list[Row]) -> str:

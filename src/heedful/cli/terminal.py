@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError, NotFound
-from heedful.core.files import missing_file, read_blocks, stem_path
+from heedful.core.files import IMAGE_SUFFIXES, missing_file, read_blocks, stem_path
 from heedful.core.progress import print_above, show_progress
 
 if TYPE_CHECKING:
@@ -194,6 +194,12 @@ def looks_like_table(argument: str, columns: TableColumns) -> bool:
     """Return whether an argument is written like the path of a table; a .txt is one if a column is named."""
     suffix, named = stem_path(Path(argument)).suffix.lower(), columns.text or columns.pair
     return looks_like_path(argument) and (suffix in TABLES or (suffix == ".txt" and bool(named)))
+
+
+def names_image(argument: str) -> bool:
+    """Return whether a word is written like the path of an image."""
+    path = Path(argument)
+    return path.suffix.lower() in IMAGE_SUFFIXES and (path.is_file() or not any(map(str.isspace, argument)))
 
 
 def looks_like_path(argument: str) -> bool:

@@ -29,6 +29,9 @@ COMPRESSED: dict[str, Callable[..., IO[bytes]]] = {
     ".bz2": cast("Callable[..., IO[bytes]]", bz2.open),
     ".xz": cast("Callable[..., IO[bytes]]", lzma.open),
 }
+IMAGE_SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+)
 DECOMPRESSION_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error)  # gzip and bz2 raise the first
 
 

@@ -5,6 +5,7 @@ Pillow opens and resizes them; it is an optional package.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
@@ -68,6 +69,15 @@ def open_image(image: Any) -> Any:
     return image
 
 
+def image_identity(image: Any) -> str:
+    """Return what tells images apart: the path and its size in bytes, or a hash of the pixels."""
+    if isinstance(image, str | Path):
+        path = Path(image)
+        return f"{path} {path.stat().st_size if path.is_file() else 'missing'}"
+    is_image = isinstance(image, np.ndarray) or type(image).__module__.partition(".")[0] == "PIL"
+    return hashlib.sha256(np.asarray(image).tobytes()).hexdigest() if is_image else repr(image)
+
+
 @dataclass(frozen=True)
 class ImageProcessor:
     """pixel → (pixel · rescale − mean) / std, of an image resized to `height` × `width`.
@@ -87,6 +97,11 @@ class ImageProcessor:
     crop: tuple[int, int] | None = None
     shortest: int | None = None
     published: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):  # transformers reads one number per channel, and no shorter list
+            if len(values := getattr(self, name)) == 1:
+                object.__setattr__(self, name, values * self.channels)
 
     def resize(self, image: Any) -> Any:
         """Return a Pillow image as the model sees it: in its colours, resized and cropped."""

@@ -23,7 +23,7 @@ from heedful.data.batches import Batches
 from heedful.data.examples.answer_spans import answer, squad
 from heedful.data.examples.chats import chats
 from heedful.data.examples.classification import classify, contrast, regress
-from heedful.data.examples.image_text import image_text
+from heedful.data.examples.image_text import image_classify, image_text
 from heedful.data.examples.language_modeling import next_token
 from heedful.data.examples.masking import denoise, masked, pairs, permuted, replaced, spans
 from heedful.data.examples.tagging import conll, tag
@@ -47,6 +47,7 @@ __all__ = [
     "denoise",
     "documents",
     "from_hub",
+    "image_classify",
     "image_text",
     "masked",
     "next_token",

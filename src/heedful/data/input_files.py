@@ -1,6 +1,7 @@
 """Data to learn from: a file or a table in memory, its kind, its columns, its rows, and which cannot be used.
 
 path ── read_input_file ──▶ InputFile with all rows
+folder of images ── read_image_folder ──▶ InputFile with a row for each image
 path ── stream_table ─────▶ InputFile without rows, and an iterator over them: a table of any size
 list, DataFrame, Dataset ── table_in_memory ──▶ InputFile with all rows
 """
@@ -19,7 +20,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heedful.core.errors import ConfigError, InputError, nearest
-from heedful.core.files import expand_paths, open_bytes, read_blocks, read_lines, sha256, stem_path
+from heedful.core.files import (
+    IMAGE_SUFFIXES,
+    expand_paths,
+    open_bytes,
+    read_blocks,
+    read_lines,
+    sha256,
+    stem_path,
+)
+from heedful.core.images import image_identity
 from heedful.data.readers import (
     FIELD_KINDS,
     MAX_PROBED_LINES,
@@ -40,6 +50,7 @@ OTHER_TABLES = (".xls", ".ods", ".feather", ".arrow", ".numbers")
 OTHER_TEXTS = (".docx", ".doc", ".odt", ".rtf", ".pdf", ".epub", ".pptx", ".html", ".htm")
 SLIP = 0.7  # how alike an ending and a known one are, at least, if it was mistyped
 DELIMITERS = (";", "\t", "|", ",")  # what spreadsheets write, whatever the file is called
+SPLITS = frozenset({"train", "training", "valid", "validation", "val", "dev", "test", "eval"})  # folders
 
 
 @dataclass(frozen=True)
@@ -75,13 +86,26 @@ class InputFile:
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the file's bytes, or of rows in memory as JSON Lines."""
-        if not self.in_memory:
+        """The SHA-256 of the file's bytes, or of rows in memory and of a folder as JSON Lines."""
+        if not self.in_memory and not self.is_image_folder:
             return sha256([self.path])
         digest = hashlib.sha256()
         for row in self.rows:
-            digest.update(json.dumps(row.values, ensure_ascii=False, default=str).encode() + b"\n")
+            line = json.dumps(row.values, ensure_ascii=False, default=image_identity)
+            digest.update(line.encode() + b"\n")
+        if not self.in_memory:
+            digest.update(sha256([self.path / row.where for row in self.rows]).encode())
         return digest.hexdigest()
+
+    @property
+    def is_image_folder(self) -> bool:
+        """Whether it is a folder of images, with a row for each."""
+        return not self.in_memory and self.path.is_dir()
+
+    @property
+    def folder(self) -> Path:
+        """The folder that paths in the cells count from."""
+        return self.path if self.is_image_folder else self.path.parent
 
 
 def read_input_file(
@@ -91,6 +115,8 @@ def read_input_file(
 
     `kinds` are those that the task reads, if it is known: they decide where the file's name tells nothing.
     """
+    if Path(path).is_dir():
+        return read_image_folder(Path(path))
     file, encoding = find_input_file(path, encoding)
     kind = file_kind(file, encoding, kinds)
     if kind != "table":
@@ -99,6 +125,32 @@ def read_input_file(
     rows = list(stream)
     columns, nested = column_names(rows)
     return replace(source, columns=columns, nested=nested, rows=rows)
+
+
+def read_image_folder(folder: Path) -> InputFile:
+    """Return the images of a folder as a table: their paths in it, and as label the subfolder they are in.
+
+    A folder with images and no subfolder of images has no labels.
+    """
+    inside = sorted(path.relative_to(folder) for path in folder.rglob("*"))
+    hidden = lambda path: any(part.startswith(".") for part in path.parts)
+    images = [path for path in inside if path.suffix.lower() in IMAGE_SUFFIXES and not hidden(path)]
+    if not images:
+        raise InputError(
+            f"{folder} is a folder without images",
+            hint="give one file, or a folder with a subfolder of images for each class",
+        )
+    labels = {path.parts[0] for path in images if len(path.parts) > 1}
+    if labels and {label.lower() for label in labels} <= SPLITS:
+        parts = ", ".join(str(folder / label) for label in sorted(labels))
+        raise InputError(
+            f"{folder} has no subfolder for each class: its folders are {parts}",
+            hint="give one of them, and another one as valid=FOLDER",
+        )
+    columns = ("image", "label") if labels else ("image",)
+    cells = lambda path: (path.as_posix(), path.parts[0] if len(path.parts) > 1 else None)
+    rows = [Row(path.as_posix(), dict(zip(columns, cells(path), strict=False))) for path in images]
+    return InputFile(folder, "table", "utf-8", columns, (), rows)
 
 
 def stream_table(
@@ -206,13 +258,17 @@ def table_in_memory(data: Any, name: str = "data") -> InputFile:
 
 
 def _row_values(row: Any, name: str, number: int) -> dict[str, Any]:
-    """Return the cells of a row in memory by their columns; arrays and numbers of NumPy become Python's."""
+    """Return the cells of a row in memory by their columns; numbers and rows of NumPy become Python's.
+
+    An array of pixels, (H, W) or (H, W, 3), stays one.
+    """
     if isinstance(row, str):
         return {"text": row}
     if not isinstance(row, Mapping) and not isinstance(row, Sequence):
         raise InputError(f"{name}, row {number} must be a dict, a tuple or a text; got {row!r:.60}")
     cells = row.items() if isinstance(row, Mapping) else enumerate(row)
-    return {str(column): v.tolist() if hasattr(v, "tolist") else v for column, v in cells}
+    plain = lambda value: hasattr(value, "tolist") and getattr(value, "ndim", 0) < 2
+    return {str(column): value.tolist() if plain(value) else value for column, value in cells}
 
 
 def name_classes(value: Any, names: Sequence[str] | None) -> Any:

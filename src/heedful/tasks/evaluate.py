@@ -15,7 +15,7 @@ from heedful.data.input_files import read_input_file
 from heedful.data.readers import TABLE_KINDS, Table, parallel_documents, table_delimiter
 from heedful.data.token_cache import tokenize_documents
 from heedful.data.tokenization import find_template
-from heedful.models.base import LM, Model, evaluation_mode
+from heedful.models.base import LM, MediaLM, Model, evaluation_mode
 from heedful.tasks.examples import (
     MESSAGES,
     ColumnFlags,
@@ -212,6 +212,8 @@ def default_task(model: Model, files: Sequence[str] = ()) -> str:
         has_messages = lambda file: is_table(file) and bool({*MESSAGES[:2]} & {*Table(file).names})
         talks = model.tokenizer.chat_template is not None and any(map(has_messages, files))
         return ("chat" if talks else "perplexity") if isinstance(model, LM) else "translate"
+    if head == "classify" and isinstance(model, MediaLM):
+        return "classify-images"
     if head == "classify":
         one = "rerank" if "sentence_transformers" in model.hf_config else "regress"
         return one if model.config.labels == 1 else "classify"

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heedful.core.errors import ConfigError, InputError, nearest
+from heedful.core.errors import ConfigError, InputError, NotFound, nearest
 from heedful.core.files import stem_path
+from heedful.core.images import open_image
+from heedful.core.progress import report_progress
 from heedful.data.batches import seeded_generator
 from heedful.data.examples.classification import LabelNames, is_numeric
 from heedful.data.input_files import InputFile, cell_text
@@ -283,6 +285,7 @@ TASK_COLUMNS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("translate", (("source", "src"), ("target", "tgt", "trg", "translation"))),
     ("summarize", (LONG, SUMMARY[:5])),
     ("complete", (("prompt", "instruction"), COMPLETION)),
+    ("classify-images", (IMAGE[:5], LABEL[:4])),
     ("read", (IMAGE[:3], CAPTION)),
 )
 KIND_NAMES = {"conll": "words with tags", "squad": "questions in SQuAD's form", "text": "plain text"}
@@ -344,6 +347,7 @@ ROLES: dict[str, dict[str, Role]] = {
     },
     "chat": {"messages": Role("--text", MESSAGES)},
     "read": {"image": Role("--text", IMAGE), "text": Role("--label", CAPTION)},
+    "classify-images": {"image": Role("--text", IMAGE), "label": Role("--label", LABEL)},
 }  # fmt: skip
 RANKED_TEXTS = {"document": Role("--text", (*DOCUMENT, *TEXT))}  # of `heed rerank`: it is given the query
 
@@ -353,6 +357,36 @@ def input_roles(command: str) -> dict[str, Role]:
     roles = ROLES.get(command, {"text": Role("--text", (*TEXT, *DOCUMENT, *FIRST))})
     inputs = {name: role for name, role in roles.items() if role.flag != "--label"}
     return {name: replace(role, names=role.input_names or role.names) for name, role in inputs.items()}
+
+
+def find_images(source: InputFile, examples: Examples) -> Examples:
+    """Return examples whose first cell is an image: its path, with that of the table's folder, or itself.
+
+    Images that cannot be read are left out.
+    """
+    column, folder = examples.columns["image"], source.folder
+    in_memory = {row.where: image for row in source.rows if not isinstance(image := row.get(column), str)}
+
+    def find(numbered: tuple[int, str, tuple[Any, ...]]) -> tuple[Any, ...]:
+        number, where, (name, *others) = numbered
+        report_progress("images", number, len(examples))
+        image = in_memory.get(where, str(folder / name))
+        try:
+            open_image(image)
+        except NotFound:
+            raise InputError(
+                f"{source.path}, {where}: image not found: {name!r:.200}",
+                hint=f"paths are relative to the folder of the table, {folder}",
+            ) from None
+        except InputError:
+            raise UnusableRow("with an image that cannot be read") from None
+        return (image, *others)
+
+    rows = enumerate(zip(examples.locations, examples.items, strict=True), 1)
+    numbered = ((where, (number, where, row)) for number, (where, row) in rows)
+    found = parse_rows(source.path, numbered, find, f"read as image = {column!r}")
+    notes = (*examples.notes, *found.notes)
+    return replace(examples, items=found.items, locations=found.locations, notes=notes)
 
 
 def infer_file_task(
@@ -365,6 +399,13 @@ def infer_file_task(
     `report` gets a line about it.
     """
     fitting = [name for name, task in tasks.items() if source.kind in task.file_kinds]
+    if source.is_image_folder and "label" not in source.columns:
+        raise InputError(
+            f"{source.path} has images and no subfolders, so their classes are unknown",
+            hint="put the images of each class into a subfolder with its name, or give a table",
+        )
+    if source.is_image_folder and task_name in (None, "classify"):
+        return "classify-images"
     if task_name is not None:
         if task_name not in tasks:
             raise ConfigError(

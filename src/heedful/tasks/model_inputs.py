@@ -9,17 +9,24 @@ import inspect
 import itertools
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
+import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
+from heedful.core.checks import check_integer
 from heedful.core.errors import InputError
+from heedful.core.images import require_pillow
+from heedful.core.progress import report_progress
 from heedful.decode.request import context_length
-from heedful.models.base import Model
+from heedful.models.base import MediaLM, Model
 from heedful.text import Tokenizer
 from heedful.text.vocabularies import set_template
 
@@ -113,6 +120,23 @@ def map_inputs(
             return _map_stream(iter(inputs), predict, batch_size)
     names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
     raise InputError(f"the input must be a {names}, or a list or a generator of them; got {inputs!r:.60}")
+
+
+def map_images(images: Any, predict: Callable[[list[Any]], list[Any]], batch_size: int) -> Any:
+    """Return predictions in the shape of the images: paths, arrays of pixels, or images of Pillow."""
+    return map_inputs(images, predict, batch_size, kind=(str, Path, np.ndarray, require_pillow().Image))
+
+
+def forward_images(model: MediaLM, images: Sequence[Any], batch_size: int) -> Tensor:
+    """Return the model's output for every image, float32 on the CPU; a batch at a time is opened."""
+    check_integer("batch_size", batch_size)
+    outputs = []
+    with torch.inference_mode():
+        for at in range(0, len(images), batch_size):
+            pixels = model.image_processor(images[at : at + batch_size])
+            outputs.append(model(pixels.to(model.device)).float().cpu())
+            report_progress("images", min(at + batch_size, len(images)), len(images))
+    return torch.cat(outputs)
 
 
 def _map_stream(

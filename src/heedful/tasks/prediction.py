@@ -28,7 +28,7 @@ from typing import Any
 
 from heedful.core.checks import check_integer
 from heedful.core.errors import ConfigError, InputError
-from heedful.core.files import Paths, expand_paths, read_json, read_lines, sha256, write_text
+from heedful.core.files import Paths, expand_paths, read_json, read_lines, write_text
 from heedful.core.lazy import import_optional
 from heedful.core.locks import FileLock
 from heedful.core.progress import print_above, report_progress
@@ -40,6 +40,7 @@ from heedful.data.input_files import (
     cell_text,
     file_kind,
     find_input_file,
+    read_image_folder,
     stream_table,
     table_in_memory,
 )
@@ -123,8 +124,8 @@ class RowPredictor:
 
     def predict(self, rows: Sequence[tuple[str, ...]]) -> list[dict[str, Any] | None]:
         """Return the new cells of rows, given by the texts that are read; None for a row without a text."""
-        usable = [i for i, texts in enumerate(rows) if all(text.strip() for text in texts)]
-        order = sorted(usable, key=lambda i: sum(map(len, rows[i])))
+        usable = [i for i, texts in enumerate(rows) if all(str(text).strip() for text in texts)]
+        order = sorted(usable, key=lambda i: sum(len(str(text)) for text in rows[i]))
         answers: list[dict[str, Any] | None] = [None] * len(rows)
         if order:
             with evaluation_mode(self.task.model):
@@ -154,6 +155,9 @@ def stream_rows(path: str, request: PredictionRequest) -> tuple[InputFile, Itera
     if path in request.tables:
         table: InputFile = request.tables[path]
         return table, iter(table.rows)
+    if Path(path).is_dir():
+        images = read_image_folder(Path(path))
+        return images, iter(images.rows)
     file, encoding = find_input_file(path, request.encoding)
     kind = file_kind(file, encoding, ("conll",) if request.task == "tag" else ())
     if kind == "table":
@@ -190,10 +194,12 @@ def predict_rows(
     """Yield windows of rows with their predictions."""
     columns, new = predictor.choose_columns(source, flags), predictor.added_columns(source)
     empty = dict.fromkeys(new.values())
-    in_folder = Path(source.path).parent if predictor.command == "read" else None
+    reads_images = isinstance(predictor.task, TrainableTask) and predictor.task.reads_images
     for some, texts in windows(rows, list(columns.values())):
-        if in_folder is not None:  # paths of images count from the table's own folder
-            texts = [(str(in_folder / row[0]),) for row in texts]
+        if reads_images:  # paths count from the table's own folder; an image in memory is taken as it is
+            images = [row.get(columns["image"]) for row in some]
+            paths = [str(source.folder / row[0]) for row in texts]
+            texts = [(path if isinstance(x, str) else x,) for x, path in zip(images, paths, strict=True)]
         if "input" in columns:  # the text that an instruction is about is part of its prompt
             texts = [("\n\n".join(filter(str.strip, row)),) for row in texts]
         answers = predictor.predict(texts)
@@ -226,8 +232,7 @@ def predict_files(request: PredictionRequest) -> tuple[Path, int]:
     with FileLock(out.with_name(out.name + ".lock"), f"`out={out}`", "wait for it to end"):
         others = ("files", "out", "base", "tables")
         options = {name: value for name, value in vars(request).items() if name not in others}
-        digest = lambda path: sha256([find_input_file(path, request.encoding)[0]])
-        files = {p: request.tables[p].sha256 if p in request.tables else digest(p) for p in request.files}
+        files = {path: stream_rows(path, request)[0].sha256 for path in request.files}
         stamp = None if request.base is not None else file_stamp(resolve(of_run(request.model)))
         job = {"options": options, "files": files, "model": stamp}
         state: dict[str, Any] = {"rows": 0, "bytes": 0, "header": []}

@@ -66,6 +66,8 @@ TASKS: dict[str, TaskEntry] = {
     "summarization": TaskEntry(".text2text:Summarization", "summaries"),
     "translation": TaskEntry(".text2text:Translation", "translate-en-de"),
     "image-to-text": TaskEntry(".media_to_text:ImageToText", "digits"),
+    "image-classification": TaskEntry(".image_classification:ImageClassification", ""),
+    "zero-shot-image-classification": TaskEntry(".image_classification:ZeroShotImageClassification", ""),
     "automatic-speech-recognition": TaskEntry(".media_to_text:SpeechRecognition", "", ("asr",)),
 }
 
@@ -79,6 +81,7 @@ TASK_BY_HEAD = {
     "mlm": "fill-mask",
     "pretrain": "fill-mask",
     "next": "next-sentence",
+    "contrast": "zero-shot-image-classification",
     "none": "feature-extraction",
 }
 
@@ -180,6 +183,8 @@ def infer_task(model: Model) -> str:
     """Return the task that a model was fine-tuned for, or else the one that its head tells."""
     if (specification := TaskSpecification.of(model)) is not None:
         return specification.task
+    if isinstance(model, MediaLM) and model.config.head == "classify":
+        return "image-classification"
     if isinstance(model, MediaLM):
         raise InputError(f"no task reads {model.embed.media} without writing", hint="call it: model(pixels)")
     if model.config.head == "lm":
@@ -239,13 +244,15 @@ def _parse_dtype(name: Any) -> torch.dtype | None:
     return named[str(name)]
 
 
-def _find_tokenizer(source: str | Path | Tokenizer | None, model: Model) -> Tokenizer:
+def _find_tokenizer(source: str | Path | Tokenizer | None, model: Model) -> Any:
     if isinstance(source, (str, Path)):
         folder = resolve(source)
         source = load_tokenizer(folder)
         if source is None:
             raise NotFound(f"{folder} holds no tokenizer", hint="give the folder of a model that has one")
     tokenizer = model.tokenizer if source is None else source
+    if tokenizer is None and isinstance(model, MediaLM):
+        return None  # it reads no text
     if not isinstance(tokenizer, Tokenizer):
         got = "none" if tokenizer is None else f"a {type(tokenizer).__name__}"
         raise InputError(

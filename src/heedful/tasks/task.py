@@ -238,6 +238,8 @@ class TrainableTask(Task):
     highest: ClassVar[bool] = True  # whether a high one is good
     by_loss: ClassVar[bool] = False  # whether training stops on the loss, because `predict` is slow
     unit: ClassVar[str] = "rows"  # what examples are called
+    reads_images: ClassVar[bool] = False  # whether the first column has images, or their paths
+    has_length: ClassVar[bool] = True  # whether there are texts, of which --length tokens are read
     cuts_texts: ClassVar[bool] = True  # whether long texts are cut; else they are read in windows
     label_unit: ClassVar[str] = "classes"  # what labels are called
     answer_columns: ClassVar[tuple[str, ...]] = ("score",)  # that `heed predict` adds to a table
@@ -415,7 +417,7 @@ def open_model(model: Model | str | Path) -> Model:
 def load_trained(path: str, device: str = "auto") -> Model:
     """Load a model by its folder; of a run its best checkpoint, else its last."""
     model = load(of_run(path), device=resolve_device(device))
-    if model.tokenizer is None:
+    if model.tokenizer is None and not isinstance(model, MediaLM):
         raise InputError(f"{path} has no tokenizer: its text cannot be read")
     return model
 

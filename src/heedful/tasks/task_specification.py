@@ -52,8 +52,9 @@ class TaskSpecification:
         roles = dict(columns) or required
         inputs = {name: column for name, column in roles.items() if task.roles[name].flag != TARGET_FLAG}
         target = next((column for name, column in roles.items() if name not in inputs), None)
+        length = max_length if task.has_length else None
         return cls(
-            task.task, task.command, inputs, target, tuple(labels), max_length=max_length, metric=task.metric
+            task.task, task.command, inputs, target, tuple(labels), max_length=length, metric=task.metric
         )
 
     @classmethod

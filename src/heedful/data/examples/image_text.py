@@ -1,20 +1,22 @@
-"""Batches of images and what is to be written for each."""
+"""Batches of images and what is to be written for each, or the class of each."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from heedful.core.errors import InputError
-from heedful.core.images import ImageProcessor
+from heedful.core.images import ImageProcessor, image_identity
 from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
-from heedful.data.batches import Batches, Indices, join_fingerprints
+from heedful.data.batches import Batches, Indices, fingerprint_arrays, join_fingerprints
+from heedful.data.examples.classification import LabelNames
 from heedful.data.examples.translation import decoder_fields
 from heedful.data.token_cache import encode_texts
 from heedful.data.tokenization import (
@@ -28,6 +30,27 @@ from heedful.data.tokenization import (
 Draw = Callable[[int, int], Any]  # row, epoch → an image
 
 
+def image_reader(
+    images: Sequence[Any] | Draw, processor: ImageProcessor, count: int, what: str
+) -> tuple[Callable[[Indices, Indices], Tensor], str]:
+    """Return the function that gives the pixels (B, C, H, W) of rows in their epochs, and a fingerprint.
+
+    There must be `count` images, as many as `what`, unless a function draws them.
+    """
+    if callable(images):
+        draw, names = images, [getattr(images, "__name__", "drawn")]
+    else:
+        pictures: Sequence[Any] = images
+        draw, names = (lambda row, epoch: pictures[row]), [image_identity(image) for image in pictures]
+        if len(pictures) != count:
+            raise InputError(f"{len(pictures)} images and {count} {what}", hint="give one for each image")
+
+    def pixels(rows: Indices, epochs: Indices) -> Tensor:
+        return processor([draw(row, epoch) for row, epoch in zip(rows.tolist(), epochs.tolist(), strict=True)])
+
+    return pixels, hashlib.sha256("\n".join(names).encode()).hexdigest()
+
+
 @takes_options(TaskKeywords)
 def image_text(
     images: Sequence[Any] | Draw, texts: Sequence[str], tokenizer: TokenizerProtocol,
@@ -39,13 +62,7 @@ def image_text(
     that draws one. `start` is the token that the decoder reads first. extra["row"] is the image's number.
     """
     options = BatchOptions(**keywords)
-    if callable(images):
-        draw, names = images, [getattr(images, "__name__", "drawn")]
-    else:
-        pictures: Sequence[Any] = images
-        draw, names = (lambda row, epoch: pictures[row]), [_image_name(image) for image in pictures]
-        if len(pictures) != len(texts):
-            raise InputError(f"{len(pictures)} images and {len(texts)} texts", hint="give a text for each")
+    pixels, names = image_reader(images, processor, len(texts), "texts")
     encoded = encode_texts(texts, tokenizer, "the texts")
     template = find_template(tokenizer, end=True)
     if len(encoded) and not encoded.lengths.min():
@@ -53,26 +70,42 @@ def image_text(
         raise InputError(f"the text of image {empty} is empty", hint="leave it out")
     notes = options.check_lengths(encoded.lengths + template.single_count, "texts", "the texts")
     first = start_token_id(tokenizer, start, ("bos", "pad", "eos"))
-    digest = hashlib.sha256("\n".join(names).encode()).hexdigest()
     settings = options.settings(
         "image_text", tokenizer=tokenizer_signature(tokenizer), start=first, processor=repr(processor)
     )
-    data, pad = join_fingerprints(encoded.fingerprint, digest), pad_id(tokenizer)
+    data, pad = join_fingerprints(encoded.fingerprint, names), pad_id(tokenizer)
 
     def make_batch(rows: Indices, epochs: Indices) -> Batch:
-        pairs = zip(rows.tolist(), epochs.tolist(), strict=True)
-        pixels = processor([draw(row, epoch) for row, epoch in pairs])
         written = decoder_fields(encoded, rows, template, options.length, first, pad)
-        return Batch(pixels, extra={"row": torch.from_numpy(rows)}, **written)
+        return Batch(pixels(rows, epochs), extra={"row": torch.from_numpy(rows)}, **written)
 
     order = options.shuffle(len(encoded), "the table")
     return Batches(make_batch, order, data, settings, notes=notes, pad=pad)
 
 
-def _image_name(image: Any) -> str:
-    """Return what tells images apart: the path and its size in bytes, or the pixels themselves."""
-    if isinstance(image, str | Path):
-        path = Path(image)
-        return f"{path} {path.stat().st_size if path.is_file() else 'missing'}"
-    is_image = isinstance(image, np.ndarray) or type(image).__module__.partition(".")[0] == "PIL"
-    return hashlib.sha256(np.asarray(image).tobytes()).hexdigest() if is_image else repr(image)
+def image_classify(
+    images: Sequence[Any] | Draw, classes: Sequence[str] | NDArray[Any], processor: ImageProcessor, *,
+    labels: Sequence[str] | None = None, batch: int = 32, seed: int = 0,
+) -> Batches:  # fmt: skip
+    """Images and the class of each, extra["label"]; batches.labels are the names of the classes.
+
+    `images` are those of `image_text`. `classes` are names, or an array of what extra["label"] is made of.
+    For evaluation pass `labels=train.labels`: numbers stay, and a label training did not have is an error.
+    """
+    options = BatchOptions(batch=batch, seed=seed)
+    if isinstance(classes, np.ndarray):
+        values, settled = classes, tuple(labels or ())
+    else:
+        names = LabelNames(labels)
+        codes = [names.number(name, f"image {i}") for i, name in enumerate(classes)]
+        values, settled = names.sort(np.array(codes, np.int64))
+    pixels, images_fingerprint = image_reader(images, processor, len(values), "classes")
+    data = join_fingerprints(images_fingerprint, fingerprint_arrays((values,)))
+    settings = options.settings("image_classify", labels=list(settled), processor=repr(processor))
+
+    def make_batch(rows: Indices, epochs: Indices) -> Batch:
+        extra = {"label": torch.from_numpy(values[rows]), "row": torch.from_numpy(rows)}
+        return Batch(pixels(rows, epochs), extra=extra)
+
+    order = options.shuffle(len(values), "the images")
+    return Batches(make_batch, order, data, settings, settled)

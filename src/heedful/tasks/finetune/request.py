@@ -41,12 +41,14 @@ class FinetuneRequest(FileOptions):
     """Which model to fine-tune on which file, and how; None leaves the choice to the task."""
 
     model: Annotated[str, Option("A trained model: its name (heed ls), its folder, or a hub id.")]
-    file: Annotated[str, Option("The examples: .csv, .tsv, .jsonl, .conll, SQuAD .json or .txt.")]
+    file: Annotated[
+        str, Option("The examples: .csv, .tsv, .jsonl, .conll, SQuAD .json, .txt or a folder of images.")
+    ]
     task: Annotated[
         str | None,
         Option(
             "Learn to classify, regress, tag, answer, translate, summarize, similarity, rerank, complete, "
-            "chat or read. By default it follows from the file."
+            "chat, read or classify-images. By default it follows from the file."
         ),
     ] = None
     label: Annotated[
@@ -139,7 +141,8 @@ class PredictionRequest(FileOptions):
     files: Annotated[
         Sequence[str],
         Option(
-            "Tables (.csv, .tsv, .jsonl), .conll, SQuAD .json, or .txt with a text per line.", metavar="FILE"
+            "Tables (.csv, .tsv, .jsonl), .conll, SQuAD .json, .txt with a text per line, folders of images.",
+            metavar="FILE",
         ),
     ]
     out: Annotated[

@@ -115,7 +115,8 @@ class TrainingSetup:
         """The settings of the run, for the card."""
         c, epochs = self.config, round(self.config.steps / len(self.batches), 2)
         often = {"epochs": epochs} if c.minutes is None else {"minutes": c.minutes}
-        rows = {"batch": self.options.batch, "length": self.options.length}
+        rows = {"batch": self.options.batch}
+        rows |= {"length": self.options.length} if self.task.has_length else {}
         return {**often, "lr": c.lr, **rows, "lora": self.adapting, "dtype": c.dtype, "seed": c.seed}
 
 
@@ -291,7 +292,8 @@ def load_base(request: FinetuneRequest) -> Model:
         raise
     if "quantization" in model.hf_config:
         raise InputError(f"{name} was quantised and cannot learn", hint="take the model it was made from")
-    check_vocabulary(model, model.tokenizer, name)
+    if model.tokenizer is not None:
+        check_vocabulary(model, model.tokenizer, name)
     if next(adapted_modules(model), None) is not None:
         merge(model)
     model.float()
@@ -343,6 +345,8 @@ def batch_options(
     """Return the length of rows and the batch size; report how many texts are cut."""
     task, pooled = split.task, None if model.pooling is None else model.pooling.length
     limit = smallest_limit(context_length(model, source=True), pooled) or sys.maxsize
+    if request.length is not None and not task.has_length:
+        raise ConfigError(f"length={request.length}: an image is read whole", hint="leave it out")
     if request.length is not None and request.length > limit:
         raise ConfigError(f"`length={request.length}` is more than the {limit} tokens this model reads")
     length = request.length or min(task.training.length, limit)

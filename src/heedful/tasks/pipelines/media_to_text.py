@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,17 +11,16 @@ import torch
 from torch import Tensor
 
 from heedful import data
-from heedful.core.errors import InputError
-from heedful.core.images import open_image, require_pillow
+from heedful.core.images import open_image
 from heedful.core.sound import HOP, read_wav
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile
 from heedful.models.base import Model
-from heedful.tasks.examples import ROLES, ColumnFlags, Examples, limit_characters
+from heedful.tasks.examples import ROLES, ColumnFlags, Examples, find_images, limit_characters
 from heedful.tasks.generation import GENERATION_BATCH_SIZE, GeneratingTask, TrainableGeneration, clean_text
 from heedful.tasks.metrics.generated import transcriptions
-from heedful.tasks.model_inputs import map_inputs
+from heedful.tasks.model_inputs import map_images, map_inputs
 from heedful.tasks.task import PredictionCall, TrainingDefaults, row_keywords
 
 
@@ -34,6 +32,7 @@ class ImageToText(TrainableGeneration):
     command, writers = "read", "a vision encoder before a decoder, such as digits"
     training = TrainingDefaults(lr=3e-4, lora_lr=1e-3, epochs=8, length=64, steps=300)
     unit: ClassVar[str] = "images"
+    reads_images: ClassVar[bool] = True
     roles = ROLES["read"]
     text_scores = staticmethod(transcriptions)
     default_generation: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 128}
@@ -64,9 +63,7 @@ class ImageToText(TrainableGeneration):
             clean = lambda text: clean_text(text, clean_up_tokenization_spaces)
             return [[{"generated_text": clean(one.text)} for one in row] for row in rows]
 
-        return map_inputs(
-            images, predict_batch, batch_size, kind=(str, Path, np.ndarray, require_pillow().Image)
-        )
+        return map_images(images, predict_batch, batch_size)
 
     def prompt_parts(self, inputs: Any) -> list[tuple[Any, str]]:
         return [(open_image(inputs), "")]
@@ -74,16 +71,7 @@ class ImageToText(TrainableGeneration):
     @classmethod
     def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
         """Return the rows of a table; paths of images count from the table's own folder."""
-        examples, items = super().read_examples(source, column_flags), []
-        for (name, text), where in zip(examples.items, examples.locations, strict=True):
-            path = Path(source.path).parent / name
-            if not path.is_file():
-                raise InputError(
-                    f"{source.path}, {where}: image not found: {name!r:.200}",
-                    hint=f"paths are relative to the folder of the table, {path.parent}",
-                )
-            items.append((str(path), text))
-        return replace(examples, items=items)
+        return find_images(source, super().read_examples(source, column_flags))
 
     @classmethod
     def texts(cls, examples: Examples) -> list[str]:

@@ -18,7 +18,7 @@ from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import BalancedOrder, Batches
 from heedful.data.examples.classification import is_numeric, text_batches
 from heedful.data.input_files import InputFile
-from heedful.models.base import LM, Model
+from heedful.models.base import LM, MediaLM, Model
 from heedful.tasks.examples import (
     ROLES,
     ColumnFlags,
@@ -125,11 +125,7 @@ class TextClassification(TrainableTask):
         max_length: int | None = None,
         batch_size: int = BATCH_SIZE,
     ) -> Any:
-        name = self.default_function if function_to_apply is None else function_to_apply
-        name = str(getattr(name, "value", name)).lower()  # transformers' own enumeration has values
-        check_choice("function_to_apply", name, SCORE_FUNCTIONS)
-        if top_k not in ("best", None):
-            top_k = check_integer("top_k", top_k)
+        name, top_k = self.check_ranking(function_to_apply, top_k)
 
         def answer(logits: Tensor) -> Any:
             if return_all_scores:
@@ -143,6 +139,13 @@ class TextClassification(TrainableTask):
             return [answer(u) for u in self.forward(tokenized, batch_size=batch_size)]
 
         return map_inputs(inputs, predict_batch, batch_size, (str, Mapping))
+
+    def check_ranking(self, function_to_apply: str | None, top_k: int | str | None) -> tuple[str, Any]:
+        """Return the name of the function that makes logits scores, and how many labels an answer has."""
+        name = self.default_function if function_to_apply is None else function_to_apply
+        name = str(getattr(name, "value", name)).lower()  # transformers' own enumeration has values
+        check_choice("function_to_apply", name, SCORE_FUNCTIONS)
+        return name, top_k if top_k in ("best", None) else check_integer("top_k", top_k)
 
     def score_labels(self, logits: Tensor, function: str | None = None) -> list[dict[str, Any]]:
         """Return {"label", "score"} of every label, in the order of the head."""
@@ -288,6 +291,9 @@ class TextClassification(TrainableTask):
         if cls.head not in model.family.heads:
             has = f"a {model.family.name} model has no {cls.head!r} head"
             raise InputError(has, hint="take an encoder, such as all-minilm-l6-v2")
+        if isinstance(model, MediaLM):
+            reads = f"a {model.family.name} model reads {model.embed.media} and no text"
+            raise InputError(reads, hint="say task=classify-images")
 
     @classmethod
     def prefers_linear_head(cls, model: Model, examples: Examples) -> bool:
@@ -333,21 +339,29 @@ class TextClassification(TrainableTask):
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         """Return batches of texts with extra["label"]: (B,), or (B, C) with 1 for each label that holds."""
-        columns, number = len(examples.items[0]) - 1, {name: i for i, name in enumerate(self.labels)}
-        if self.label_kind.several:
-            truth: NDArray[Any] = np.zeros((len(examples), len(number)), np.float32)
-            for i, row in enumerate(examples.items):
-                truth[i, [number[label] for label in row[-1]]] = 1
-        else:
-            truth = np.array([number[row[-1]] for row in examples.items], np.int64)
+        columns, truth = len(examples.items[0]) - 1, self.targets(examples)
         batches = text_batches(
             "classify", examples.encode(self.tokenizer, options.length, columns), columns, self.tokenizer,
             options, "label", truth, tuple(self.labels),
         )  # fmt: skip
-        if self.label_kind.balanced:
-            order = BalancedOrder(range(len(truth)), truth, options.batch, options.seed)
-            return replace(batches, order=order, settings={**batches.settings, "balanced": True})
-        return batches
+        return self.balance(batches, truth, options)
+
+    def targets(self, examples: Examples) -> NDArray[Any]:
+        """Return the number of each example's label, (B,), or (B, C) with 1 for each label that holds."""
+        number = {name: i for i, name in enumerate(self.labels)}
+        if not self.label_kind.several:
+            return np.array([number[row[-1]] for row in examples.items], np.int64)
+        truth = np.zeros((len(examples), len(number)), np.float32)
+        for i, row in enumerate(examples.items):
+            truth[i, [number[label] for label in row[-1]]] = 1
+        return truth
+
+    def balance(self, batches: Batches, truth: NDArray[Any], options: BatchOptions) -> Batches:
+        """Return batches that draw every class as often, if that is the kind of the labels."""
+        if not self.label_kind.balanced:
+            return batches
+        order = BalancedOrder(range(len(truth)), truth, options.batch, options.seed)
+        return replace(batches, order=order, settings={**batches.settings, "balanced": True})
 
     def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
         inputs, options = super().prediction_call(examples, **settings)
@@ -475,16 +489,8 @@ class ZeroShot(Task):
         `candidate_labels` is a list, or a string with commas. `hypothesis_template` None is the sentence that
         suits the kind of model, TEMPLATES. A long text loses its end, which is reported.
         """
-        if isinstance(candidate_labels, str):
-            names = [label.strip() for label in candidate_labels.split(",")]
-        else:
-            names = list(candidate_labels) if isinstance(candidate_labels, Iterable) else []
-        if not any(names) or not all(isinstance(label, str) for label in names):
-            what = "candidate_labels must name at least one label, each a text"
-            raise InputError(f"{what}; got {candidate_labels!r:.60}")
-        names = [label for label in names if label]
         template = hypothesis_template or TEMPLATES[self.model.config.head]
-        hypotheses = [_fill_template(template, name) for name in names]
+        names, hypotheses = label_hypotheses(candidate_labels, template)
         independent = multi_label or len(names) == 1  # each label is judged alone
         by_entailment = self.model.config.head == "classify"
         judge = self.entailment_scores if by_entailment else self.cosine_scores
@@ -525,6 +531,19 @@ class ZeroShot(Task):
         cosines = x[: len(texts)] @ x[len(texts) :].T * COSINE_SCALE
         labels, none = cosines[:, :-1], cosines[:, -1:]
         return (labels - none).sigmoid() if independent else labels.softmax(-1)
+
+
+def label_hypotheses(labels: Any, template: str) -> tuple[list[str], list[str]]:
+    """Return labels, given as a list or as a text with commas, and the template filled in with each."""
+    if isinstance(labels, str):
+        names = [label.strip() for label in labels.split(",")]
+    else:
+        names = list(labels) if isinstance(labels, Iterable) else []
+    if not any(names) or not all(isinstance(label, str) for label in names):
+        what = "candidate_labels must name at least one label, each a text"
+        raise InputError(f"{what}; got {labels!r:.60}")
+    names = [label for label in names if label]
+    return names, [_fill_template(template, name) for name in names]
 
 
 def entailment_class(model: Model) -> int | None:

@@ -46,7 +46,9 @@ def image_reader(
             raise InputError(f"{len(pictures)} images and {count} {what}", hint="give one for each image")
 
     def pixels(rows: Indices, epochs: Indices) -> Tensor:
-        return processor([draw(row, epoch) for row, epoch in zip(rows.tolist(), epochs.tolist(), strict=True)])
+        return processor(
+            [draw(row, epoch) for row, epoch in zip(rows.tolist(), epochs.tolist(), strict=True)]
+        )
 
     return pixels, hashlib.sha256("\n".join(names).encode()).hexdigest()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -141,44 +142,36 @@ def classify_command(
         raise InputError("--template and --several need your own labels", hint="give --labels a,b,c")
     if labels is not None and not split_commas(labels):
         raise InputError("--labels names no label", hint="separate them by commas: --labels a,b,c")
-    if images := [one for one in text or () if names_image(one)]:
-        if len(images) < len(text or ()):
-            raise InputError("images and texts were given", hint="classify them one after the other")
-        return _classify_images(common, images, labels, template, several, top_k)
+    images = [one for one in text or () if names_image(one)]
+    if images and len(images) < len(text or ()):
+        raise InputError("images and texts were given", hint="classify them one after the other")
+    if images and several:
+        raise InputError("--several is for texts", hint="an image has one of your own labels")
     own = (
         None if labels is not None else common.model
     )  # zero-shot reads one text, whatever the model learnt from
-    texts = read_inputs(text, TableColumns("classify", common.column, pair, own))
-    task = "text-classification" if labels is None else "zero-shot-classification"
-    with print_warnings(), show_progress("classifying"), few_threads(list(map(str, texts))):
+    texts = images or read_inputs(text, TableColumns("classify", common.column, pair, own))
+    task = "image-classification" if images else "text-classification"
+    if labels is not None:
+        task = "zero-shot-image-classification" if images else "zero-shot-classification"
+    threads = nullcontext() if images else few_threads(list(map(str, texts)))
+    with print_warnings(), show_progress("classifying"), threads:
         name, pipe = common.open(task)
+        options = given_options(hypothesis_template=template or None)
         if labels is None:
             all_that_hold = top_k is None and pipe.label_kind.several
-            results = pipe(texts, top_k=None if all_that_hold else top_k or 1, truncation=True)
+            cut = {} if images else {"truncation": True}
+            results = pipe(texts, top_k=None if all_that_hold else top_k or 1, **cut)
             results = [pipe.labels_that_hold(rows) for rows in results] if all_that_hold else results
+        elif images:
+            scored = pipe(images, candidate_labels=split_commas(labels), **options)
+            results = [row[: top_k or 1] for row in scored]
         else:
-            options = given_options(hypothesis_template=template or None)
             scored = pipe(texts, candidate_labels=split_commas(labels), multi_label=several, **options)
             pairs = [list(zip(row["labels"], row["scores"], strict=True))[: top_k or 1] for row in scored]
             results = [[{"label": label, "score": score} for label, score in row] for row in pairs]
-    common.write(task, name, texts, results, _format_labels)
-
-
-def _classify_images(
-    common: TextOptions, images: list[str], labels: str | None, template: str | None, several: bool,
-    top_k: int,
-) -> None:  # fmt: skip
-    if several:
-        raise InputError("--several is for texts", hint="an image has one of your own labels")
-    task = "image-classification" if labels is None else "zero-shot-image-classification"
-    with print_warnings(), show_progress("classifying"):
-        name, pipe = common.open(task)
-        if labels is None:
-            results = pipe(images, top_k=top_k)
-        else:
-            options = given_options(hypothesis_template=template or None)
-            results = [row[:top_k] for row in pipe(images, candidate_labels=split_commas(labels), **options)]
-    common.write(task, name, [{"image": image} for image in images], results, _format_labels)
+    inputs = [{"image": image} for image in images] if images else texts
+    common.write(task, name, inputs, results, _format_labels)
 
 
 def _format_labels(text: str, results: list[Row]) -> str:

@@ -60,13 +60,13 @@ class ImageClassification(TextClassification):
         batch_size: int = BATCH_SIZE,
     ) -> Any:
         """Return the best labels of each image, [{"label", "score"}]; `top_k` None: all labels."""
-        name, top_k = self.check_ranking(function_to_apply, top_k)
+        name, count = self.check_ranking(function_to_apply, top_k)
 
         def predict_batch(batch: list[Any]) -> list[Any]:
             assert isinstance(self.model, MediaLM)
             logits = forward_images(self.model, batch, batch_size)
             ranked = [self.rank_labels(u, name) for u in logits]
-            return [rows[0] if top_k == "best" else rows[:top_k] for rows in ranked]
+            return [rows[0] if count == "best" else rows[:count] for rows in ranked]
 
         return map_images(images, predict_batch, batch_size)
 

@@ -122,6 +122,14 @@ def test_images_in_memory_are_learnt_as_files_are(base: Path, tmp_path: Path) ->
     ]
 
 
+def test_copies_of_an_image_are_never_learnt_and_held_out(base: Path, tmp_path: Path) -> None:
+    images = photos(tmp_path / "photos", 8, ("circle", "cross"))
+    for image in sorted((images / "cross").glob("*.png")):
+        (images / "cross" / f"copy-{image.name}").write_bytes(image.read_bytes())
+    result = heedful.finetune(base, images, out=tmp_path / "a", epochs=1, quiet=True)
+    assert result.train_rows + result.valid_rows < 24  # copies of those held out are left out
+
+
 def test_images_that_cannot_be_read_are_left_out_and_named(base: Path, tmp_path: Path, heed: Heed) -> None:
     images = photos(tmp_path / "photos", 6)
     whole = (images / "cross" / "002.png").read_bytes()

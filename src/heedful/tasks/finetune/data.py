@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heedful.core.errors import ConfigError, InputError
+from heedful.core.files import sha256
+from heedful.core.images import image_identity
 from heedful.data.input_files import InputFile, read_input_file
 from heedful.models.base import Model
 from heedful.tasks.examples import (
@@ -151,8 +153,11 @@ def repeated_examples(task: type[TrainableTask], train: Examples, valid: Example
 def read_texts(task: type[TrainableTask], examples: Examples) -> list[str]:
     """Return what is read of every example: a text with two labels is still one text.
 
-    Case and white space do not count, which many tokenizers drop anyway.
+    Case and white space do not count, which many tokenizers drop anyway. Of images the content counts.
     """
+    if task.reads_images:
+        images = [row[0] for row in examples.items]
+        return [sha256([image]) if isinstance(image, str) else image_identity(image) for image in images]
     texts = task.texts(examples)
     each = max(1, len(texts) // max(1, len(examples)))
     return [fold_label(" ".join(texts[i : i + each])) for i in range(0, len(texts), each)]

@@ -22,7 +22,6 @@ from heedful.tasks.finetune import FinetuneRequest, run
 from heedful.tasks.finetune.data import read_and_split
 from heedful.tasks.finetune.run import prepare_training
 from heedful.train.fit import Step
-from heedful.train.recipes.progress import ProgressReporter
 from heedful.train.recipes.train import TrainingLoop
 from tests.tasks.finetune import finetuning as toy
 from tests.tasks.finetune.conftest import Heed
@@ -378,8 +377,8 @@ def test_the_foretold_steps_are_those_of_training_and_leave_no_trace(
     bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = FinetuneRequest(str(bases["encoder"]), str(toy.classes(tmp_path / "rows.csv")), lora=False)
-    split = read_and_split(request, ProgressReporter())
-    setup = prepare_training(request, split, heedful.load(bases["encoder"]), ProgressReporter())
+    split = read_and_split(request, print)
+    setup = prepare_training(request, split, heedful.load(bases["encoder"]), print)
     before = {name: p.detach().clone() for name, p in setup.task.model.named_parameters()}
     found = run.predict_duration(setup, split.valid)
     assert found.steps == setup.config.steps

@@ -12,7 +12,6 @@ import pytest
 import heedful
 from heedful.tasks.finetune.data import SplitExamples, read_and_split
 from heedful.tasks.finetune.request import FinetuneRequest
-from heedful.train.recipes.progress import ProgressReporter
 from tests.tasks.finetune import finetuning as toy
 from tests.tasks.finetune.conftest import Heed
 
@@ -371,21 +370,21 @@ def test_a_text_that_is_there_twice_is_never_held_out_and_learnt(
     rows = [(s, s.split()[1]) for s in toy.SENTENCES]
     file = toy.table(tmp_path / "twice.csv", ("text", "label"), [*rows, *rows[: len(rows) // 2]])
     request = FinetuneRequest(str(bases["encoder"]), str(file))
-    split = read_and_split(request, ProgressReporter())
+    split = read_and_split(request, print)
     assert not {row[0] for row in split.train.items} & {row[0] for row in split.valid.items}
     left = len(split.examples) - len(split.train) - len(split.valid)
     assert left > 0
     assert f"{left} more that repeat" in split.split_method
     assert len({row[0] for row in split.valid.items}) == len(split.valid) == 6  # two of each label
     all_twice = toy.table(tmp_path / "all.csv", ("text", "label"), [rows[0], rows[-1]] * 20)
-    found = read_and_split(FinetuneRequest(str(bases["encoder"]), str(all_twice)), ProgressReporter())
+    found = read_and_split(FinetuneRequest(str(bases["encoder"]), str(all_twice)), print)
     assert "of them repeat a training text: the score says little of others" in found.split_method
     given = FinetuneRequest(str(bases["encoder"]), str(file), valid=str(file))
-    assert "of them are in the training file too" in read_and_split(given, ProgressReporter()).split_method
+    assert "of them are in the training file too" in read_and_split(given, print).split_method
 
 
 def split_of(base: Path, file: Path) -> SplitExamples:
-    return read_and_split(FinetuneRequest(str(base), str(file)), ProgressReporter())
+    return read_and_split(FinetuneRequest(str(base), str(file)), print)
 
 
 def test_a_text_that_differs_only_by_case_or_space_is_not_held_out_either(
@@ -577,11 +576,11 @@ def test_every_kind_of_table_and_a_dotted_field_teach_the_same(tmp_path: Path) -
         request = FinetuneRequest(
             "unused", str(tmp_path / f"t.{name}"), task="classify", text=text, label="kind"
         )
-        read.append(read_and_split(request, ProgressReporter()).train.items)
+        read.append(read_and_split(request, print).train.items)
     assert read[0] == read[1] == read[2] == read[3] != []
 
 
 def test_a_single_row_is_called_a_row(tmp_path: Path) -> None:
     file = toy.table(tmp_path / "few.csv", ("text", "number"), [("a b", 1), ("c d", 2), ("e f", 3)])
     asked = FinetuneRequest("x", str(file), task="regress", text="text", label="number")
-    assert read_and_split(asked, ProgressReporter()).split_method.startswith("1 row held out")
+    assert read_and_split(asked, print).split_method.startswith("1 row held out")

@@ -18,7 +18,6 @@ from heedful.tasks.finetune.data import read_and_split
 from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.tasks.label_kinds import merge_labels, ordinal_loss
 from heedful.tasks.metrics.scores import balanced_scores, multi_label_scores, ordinal_scores, quadratic_kappa
-from heedful.train.recipes.progress import ProgressReporter
 from tests.tasks.finetune import finetuning as toy
 from tests.tasks.finetune.conftest import Heed
 
@@ -78,7 +77,7 @@ def test_a_label_of_one_row_is_learnt_and_no_reason_to_refuse_the_file(
     rare = [{"text": s, "labels": [*words_of(s), f"rare {i}"]} for i, s in enumerate(toy.SENTENCES[:20])]
     rows = [{"text": s, "labels": words_of(s)} for s in toy.SENTENCES]
     file = toy.lines(tmp_path / "rare.jsonl", [*rare, *rows])
-    split = read_and_split(FinetuneRequest(str(base), str(file), seed=seed), ProgressReporter())
+    split = read_and_split(FinetuneRequest(str(base), str(file), seed=seed), print)
     known = {label for row in split.train.items for label in row[-1]}
     assert {f"rare {i}" for i in range(20)} <= known
     assert len(split.valid) > 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,10 +24,10 @@ from heedful.tasks.label_kinds import SEVERAL, choose_label_kind, label_names, l
 from heedful.tasks.pipelines.text_classification import TextClassification
 from heedful.tasks.registry import bind_task, trainable_tasks
 from heedful.tasks.task import TrainableTask
-from heedful.train.recipes.progress import ProgressReporter
 
 MAX_NAMED_COLUMNS = 40  # of those that are not used; the JSON object names all
 MAX_NAMED_LABELS = 12
+Report = Callable[[str], object]  # takes a line for the user
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class SplitExamples:
         return bind_task(self.task, model, self.examples.label_kind)
 
 
-def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> SplitExamples:
+def read_and_split(request: FinetuneRequest, report: Report) -> SplitExamples:
     """Read the file, report what was found, and split off validation examples."""
     tasks = trainable_tasks()
 
@@ -59,7 +59,7 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
         return read_input_file(path, encoding=request.encoding, header=request.header, kinds=kinds)
 
     source = open_file(request.file)
-    task = tasks[infer_file_task(source, tasks, request.task, request.column_flags, reporter.report)]
+    task = tasks[infer_file_task(source, tasks, request.task, request.column_flags, report)]
     check_flags(source, request.column_flags)
     classes = task if issubclass(task, TextClassification) else None
     for name in ("order", "merge_labels", "separator"):
@@ -96,9 +96,9 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
     task.check_examples(train, valid)
     facts, unused = task.facts(examples), list_unused(source, examples.columns)
     for line in describe_file(task, source, examples, facts, unused):
-        reporter.report(line)
+        report(line)
     for note in notes:
-        reporter.report(f"note: {note}")
+        report(f"note: {note}")
     file = {"file": str(source.path), "sha256": source.sha256, "kind": source.kind, "rows": len(examples)}
     file |= {"columns": list(source.columns), "read_as": examples.columns, "unused_columns": unused}
     file |= {"left_out": list(examples.notes)} | facts | ({"label_notes": list(notes)} if notes else {})

@@ -21,6 +21,7 @@ from heedful.core.errors import ConfigError, CorruptFile, HeedfulError
 from heedful.core.files import make_folder, make_folder_atomically, write_text
 from heedful.core.locks import FileLock
 from heedful.models.base import Model
+from heedful.tasks.finetune.data import Report
 from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.tasks.registry import pipeline
 from heedful.tasks.task import Task
@@ -28,7 +29,6 @@ from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.checkpoint import newest
 from heedful.train.config import TrainConfig
 from heedful.train.fit import Step
-from heedful.train.recipes.progress import ProgressReporter
 from heedful.train.recipes.train import TrainingResult
 from heedful.weights.formats.tensor_files import save_tensors
 from heedful.weights.saving import save, save_on_base
@@ -300,7 +300,7 @@ def remove_checkpoints(out: Path) -> None:
 
 def keep_checkpoints(
     config: TrainConfig, request: FinetuneRequest, out: Path, sha256: str, seconds: float,
-    reporter: ProgressReporter,
+    report: Report,
 ) -> TrainConfig:  # fmt: skip
     """Return the config of a run that writes checkpoints, if it takes long, or goes on from those of another.
 
@@ -324,7 +324,7 @@ def keep_checkpoints(
             hint="repeat that one to continue it, delete the folder, or choose another `out=`",
         )
     else:
-        reporter.report(f"resuming: a run that was killed is in {folder}; this one goes on from {at.name}")
+        report(f"resuming: a run that was killed is in {folder}; this one goes on from {at.name}")
     return replace(config, folder=folder, keep=1, resume=True, save_minutes=None)
 
 

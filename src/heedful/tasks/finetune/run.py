@@ -21,7 +21,7 @@ import torch
 
 from heedful.core.devices import resolve_device
 from heedful.core.errors import ConfigError, InputError, NotFound, nearest
-from heedful.core.progress import show_progress
+from heedful.core.progress import print_above, show_progress
 from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
@@ -30,7 +30,7 @@ from heedful.models import all_families, presets
 from heedful.models.base import LM, Model
 from heedful.nn.adapt import adapted_modules
 from heedful.tasks.examples import Examples, count_values, limit_characters
-from heedful.tasks.finetune.data import SplitExamples, count_units, read_and_split
+from heedful.tasks.finetune.data import Report, SplitExamples, count_units, read_and_split
 from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.tasks.finetune.result import (
     MAX_WHOLE,
@@ -63,7 +63,7 @@ from heedful.train.linear_head import (
 )
 from heedful.train.recipes.folder import RunFiles
 from heedful.train.recipes.prepare import check_vocabulary
-from heedful.train.recipes.progress import LineReporter, ProgressReporter, format_clock, make_reporter
+from heedful.train.recipes.progress import ProgressReporter, format_clock, make_reporter
 from heedful.train.recipes.train import (
     TrainingInterrupted,
     TrainingLoop,
@@ -123,10 +123,10 @@ class TrainingSetup:
 def finetune(request: FinetuneRequest, *, quiet: bool = False) -> FinetuneResult:
     """Fine-tune a trained model on a file. Nothing is saved unless it ends well, or is interrupted."""
     out = output_folder(request)
-    reporter: ProgressReporter = ProgressReporter() if quiet else LineReporter()
+    report: Report = (lambda line: None) if quiet else print_above
     with out_lock(out):
         with show_progress(f"reading {request.file}", quiet=quiet):
-            split = read_and_split(request, reporter)
+            split = read_and_split(request, report)
         with show_progress(f"loading {request.model}", quiet=quiet):
             model = load_base(request)
         split.task.check_model(model)
@@ -135,25 +135,25 @@ def finetune(request: FinetuneRequest, *, quiet: bool = False) -> FinetuneResult
         classes = issubclass(split.task, TextClassification)
         if free and classes and TextClassification.prefers_linear_head(model, split.examples):
             with show_progress("learning from few rows", quiet=quiet):
-                return finetune_linear_head(request, split, model, out, reporter, quiet)
-        return finetune_weights(request, split, model, out, reporter, quiet)
+                return finetune_linear_head(request, split, model, out, report, quiet)
+        return finetune_weights(request, split, model, out, report, quiet)
 
 
 def finetune_weights(
-    request: FinetuneRequest, split: SplitExamples, body: Model, out: Path, reporter: ProgressReporter,
+    request: FinetuneRequest, split: SplitExamples, body: Model, out: Path, report: Report,
     quiet: bool,
 ) -> FinetuneResult:  # fmt: skip
     """Train all weights of a model, or an adapter, under the head of the task; save the best weights."""
-    reporter.report(f"validation: {split.split_method}")
+    report(f"validation: {split.split_method}")
     with show_progress("preparing the batches", quiet=quiet):
-        setup = prepare_training(request, split, body, reporter)
+        setup = prepare_training(request, split, body, report)
     with show_progress("measuring the base and the time of a step", quiet=quiet):
         outlook = predict_duration(setup, split.valid)
         base = None if quiet else describe_base(setup, split, body, outlook)
     for line in filter(None, (base, outlook.line)):
-        reporter.report(line)
+        report(line)
     sha256 = split.facts["sha256"]
-    config = keep_checkpoints(setup.config, request, out, sha256, outlook.seconds, reporter)
+    config = keep_checkpoints(setup.config, request, out, sha256, outlook.seconds, report)
     setup = replace(setup, config=config)
     task, bar = setup.task, make_reporter(setup.config.steps, quiet)
     try:
@@ -181,7 +181,7 @@ def finetune_weights(
     if interval and len(split.valid) < MIN_CHOOSING_ROWS:
         few = f"the score is of {count_units(split.task, len(split.valid))} only"
         low, high = (f"{end:.4g}" for end in interval)
-        reporter.report(f"note: {few}: on others {task.metric} may be anywhere between {low} and {high}")
+        report(f"note: {few}: on others {task.metric} may be anywhere between {low} and {high}")
     if training.interrupted:
         best = "the best weights so far" if training.chosen else f"the weights of step {training.best_step}"
         which = "its weights, not measured yet," if training.best_step is None else best
@@ -191,7 +191,7 @@ def finetune_weights(
 
 
 def finetune_linear_head(
-    request: FinetuneRequest, split: SplitExamples, body: Model, out: Path, reporter: ProgressReporter,
+    request: FinetuneRequest, split: SplitExamples, body: Model, out: Path, report: Report,
     quiet: bool,
 ) -> FinetuneResult:  # fmt: skip
     """Fit a linear head on the sentence vectors of few rows: all of them, once the score is known.
@@ -206,7 +206,7 @@ def finetune_linear_head(
     model.hf_config |= kind.head_settings
     task = split.bind(model)
     assert isinstance(task, TextClassification)
-    options = batch_options(replace(split, train=examples, valid=valid), model, request, reporter)
+    options = batch_options(replace(split, train=examples, valid=valid), model, request, report)
     names = task.name_examples(examples)
     learnt = replace(
         examples, items=[*examples.items, *names.items], locations=[*examples.locations, *names.locations]
@@ -215,17 +215,17 @@ def finetune_linear_head(
     TaskSpecification.of_training(task, examples.columns, batches.labels, options.length).write(model)
     # Rows of which several labels may hold have no pairs; of a large model the head is kept alone.
     pairs = not kind.several and count_parameters(model) <= MAX_WHOLE
-    reporter.report(
+    report(
         f"model: {request.model} ({model.family.name}) with a linear head on the "
         f"{model.config.classifier_pooling} of its vectors"
     )
     way = "its blocks learn from pairs, then the head is fitted" if pairs else "the head alone is fitted"
     few = f"{len(examples):,} rows of {len(labels)} {kind.unit} are few"
-    reporter.report(f"training: {few}: {way}; --full or --lora trains the model itself")
+    report(f"training: {few}: {way}; --full or --lora trains the model itself")
     if len(names):
         shown = ", ".join(repr(text) for text, _ in names.items[:3])
         more = " …" if len(names) > 3 else ""
-        reporter.report(f"names: the classes' own are also texts to learn from: {shown}{more}")
+        report(f"names: the classes' own are also texts to learn from: {shown}{more}")
     groups = task.group_rows(examples)
 
     def score_held_out(validation: CrossValidation) -> dict[str, Any]:
@@ -236,8 +236,8 @@ def finetune_linear_head(
         """Say what a head on the model's own vectors gets, and how many seconds tuning them takes."""
         score = f"{task.metric} {score_held_out(frozen)[task.metric]:.4f}"
         how = f"a linear head on the model's own vectors ({frozen.folds}-fold cross-validation)"
-        reporter.report(f"without training: {score} by {how}")
-        reporter.report(f"time: about {format_clock(seconds)}")
+        report(f"without training: {score} by {how}")
+        report(f"time: about {format_clock(seconds)}")
 
     validation, penalty = fit_linear_head(
         model, batches, request.seed, pairs=pairs, names=len(names),
@@ -250,13 +250,11 @@ def finetune_linear_head(
         scores, rows, folds = score_held_out(validation), len(set(validation.rows)), validation.folds
         scores["rows"] = rows
         method = f"{folds}-fold cross-validation of {rows:,} rows (seed {request.seed})"
-    reporter.report(f"validation: {method}")
+    report(f"validation: {method}")
     if folds:
         if shared := len(groups) - len(set(groups)):
-            reporter.report(
-                f"note: {shared:,} rows share a text with another row; such rows are held out together"
-            )
-        reporter.report(
+            report(f"note: {shared:,} rows share a text with another row; such rows are held out together")
+        report(
             f"note: the interval is about rows like these {rows:,}; on rows of another source, or with other "
             "shares of the classes, the score may lie outside; --valid FILE measures it on rows that you have"
         )
@@ -303,7 +301,7 @@ def load_base(request: FinetuneRequest) -> Model:
 
 
 def prepare_training(
-    request: FinetuneRequest, split: SplitExamples, body: Model, reporter: ProgressReporter
+    request: FinetuneRequest, split: SplitExamples, body: Model, report: Report
 ) -> TrainingSetup:
     """Return the task bound to the model with its head and perhaps an adapter, the batches, the schedule."""
     model, head = split.task.attach_head(body, split.train, request.seed)
@@ -313,7 +311,7 @@ def prepare_training(
         with torch.random.fork_rng():
             torch.manual_seed(request.seed)
             lora(model, rank=DEFAULT_RANK, train=split.task.trained_whole)
-    task, options = split.bind(model), batch_options(split, model, request, reporter)
+    task, options = split.bind(model), batch_options(split, model, request, report)
     batches = task.batches(split.train, options)
     TaskSpecification.of_training(task, split.examples.columns, batches.labels, options.length).write(model)
     defaults = split.task.training
@@ -325,22 +323,20 @@ def prepare_training(
     setup = TrainingSetup(task, options, batches, config, adapting, count, model is body)
     adapter = f"a LoRA adapter of {count_parameters(model, trainable_only=True):,} learns"
     learns = adapter if adapting else "all of them learn"
-    reporter.report(
-        f"model: {request.model} ({model.family.name}) with {head}; {count:,} parameters, {learns}"
-    )
+    report(f"model: {request.model} ({model.family.name}) with {head}; {count:,} parameters, {learns}")
     often = round(config.steps / len(batches), 2)
     size, s = min(options.batch, batches.row_count), "s" * (config.steps != 1)
     steps = f"{config.steps:,} step{s} of {size} rows, {often:g} epoch{'s' * (often != 1)}"
     if config.minutes is not None:
         steps = f"{config.minutes:g} minutes, in steps of {size} rows"
-    reporter.report(f"training: at most {steps}; learning rate {config.lr:g}, {model.device}")
+    report(f"training: at most {steps}; learning rate {config.lr:g}, {model.device}")
     for note in () if task.cuts_texts else batches.notes:  # of others `batch_options` has told
-        reporter.report(f"note: {note}")
+        report(f"note: {note}")
     return setup
 
 
 def batch_options(
-    split: SplitExamples, model: Model, request: FinetuneRequest, reporter: ProgressReporter
+    split: SplitExamples, model: Model, request: FinetuneRequest, report: Report
 ) -> BatchOptions:
     """Return the length of rows and the batch size; report how many texts are cut."""
     task, pooled = split.task, None if model.pooling is None else model.pooling.length
@@ -355,12 +351,12 @@ def batch_options(
         tokens = np.array([len(ids) for ids in model.tokenizer.encode_all(cut, special=False)])
         huge = any(len(a) != len(b) for a, b in zip(texts, cut, strict=True))
         longest = f"{'over ' if huge else ''}{int(tokens.max()):,}"
-        reporter.report(f"lengths: {int(np.median(tokens)):,} tokens in the middle, {longest} at the most")
+        report(f"lengths: {int(np.median(tokens)):,} tokens in the middle, {longest} at the most")
         over = int((tokens + 2 > length).sum())
         if over and task.cuts_texts:
             many = f"1 text of {len(texts):,} is" if over == 1 else f"{over:,} of {len(texts):,} texts are"
             size = f" (the longest has {max(map(len, texts)):,} characters)" if huge else ""
-            reporter.report(f"note: {many} longer than {length} tokens and cut there{size}")
+            report(f"note: {many} longer than {length} tokens and cut there{size}")
     # Small for a small file, so that it gives enough steps.
     rows, most = len(split.train), task.training.batch
     batch = most if rows >= 40 * most else max(4, min(most, 16, rows // 4))

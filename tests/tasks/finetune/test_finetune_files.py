@@ -305,7 +305,7 @@ def test_columns_that_were_named_are_not_asked_for_again(
     heed: Heed, bases: dict[str, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "n.csv").write_text("\n".join(f"{s},{v}" for s, v in ROWS))
-    assert "count the columns: --text 0 --label 1" in refused(heed, bases["encoder"], "n.csv")
+    assert "count the columns: --text 0 and --label 1" in refused(heed, bases["encoder"], "n.csv")
     (tmp_path / "n.csv").write_text("\n".join(f"{s},{v} and more words {s}" for s, v in ROWS))
     told = refused(heed, bases["encoder"], "n.csv", "--text", 0, "--label", 1)
     assert "say --task (" in told

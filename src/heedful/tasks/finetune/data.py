@@ -27,7 +27,7 @@ from heedful.tasks.task import TrainableTask
 
 MAX_NAMED_COLUMNS = 40  # of those that are not used; the JSON object names all
 MAX_NAMED_LABELS = 12
-Report = Callable[[str], object]  # takes a line for the user
+Report = Callable[[str], None]  # takes a line for the user
 
 
 @dataclass(frozen=True)

@@ -145,9 +145,11 @@ def test_other_columns_and_conllu_files_can_be_read(tmp_path: Path, words: Words
         ("I-A I-B", "B-A B-B"),
         ("B-A I-A O", "B-A I-A O"),
         ("DT IN O", "DT IN O"),
+        ("B-A I-A L-A U-A U-A O", "B-A I-A I-A B-A B-A O"),
+        ("B-A M-A E-A S-A", "B-A I-A E-A S-A"),
     ],
 )
-def test_iob1_becomes_bio_and_bio_stays(old: str, new: str) -> None:
+def test_iob1_and_bilou_become_bio_and_bio_stays(old: str, new: str) -> None:
     assert to_bio(old.split()) == new.split()
 
 

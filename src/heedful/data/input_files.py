@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -332,5 +333,6 @@ def has_tagged_words(path: Path, encoding: str) -> bool:
 
 
 def cell_text(value: Any) -> str:
-    """Return a cell as text; "" for a missing one."""
-    return "" if value is None else json_text(value)
+    """Return a cell as text; "" for a missing one, which may be NaN in a column of numbers."""
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return "" if missing else json_text(value)

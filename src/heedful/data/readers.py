@@ -321,6 +321,8 @@ def json_text(value: Any) -> str:
     """Return a value of JSON or Parquet as text; lists of strings (tokens) are joined by spaces."""
     if isinstance(value, list) and all(isinstance(v, str) for v in value):
         return " ".join(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a column of whole numbers with gaps has floats: its labels are 1, and not 1.0
     if isinstance(value, bytes):  # what some programs write into Parquet for texts
         return value.decode("utf-8", "replace")
     if isinstance(value, dict | list | bool | int | float):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,8 +120,9 @@ def count_values(values: Sequence[Hashable]) -> dict[str, int]:
 
 
 def fold_label(label: str) -> str:
-    """Return a label without what people vary by mistake: case, and how much white space there is."""
-    return " ".join(label.split()).casefold()
+    """Return a label without what people and programs vary by mistake: case, white space, 1 and 1.0."""
+    folded = " ".join(label.split()).casefold()
+    return str(Decimal(folded).normalize()) if is_numeric(folded) else folded
 
 
 def check_known(noun: str, values: Iterable[tuple[str, str]], names: Collection[str]) -> None:

@@ -145,8 +145,9 @@ def label_notes(examples: Examples) -> tuple[str, ...]:
         alike.setdefault(fold_label(label), []).append(label)
     empty = [label for label in counts if fold_label(label) in EMPTY_LABELS]
     parted = [label for label in counts if "|" in label]
+    written = lambda folded: "how the number is written" if is_numeric(folded) else "case or white space"
     notes = [
-        f"the labels {form(labels)} differ only by case or white space; --merge-labels makes them one"
+        f"the labels {form(labels)} differ only by {written(folded)}; --merge-labels makes them one"
         for folded, labels in alike.items() if len(labels) > 1 and folded not in EMPTY_LABELS
     ]  # fmt: skip
     if empty:

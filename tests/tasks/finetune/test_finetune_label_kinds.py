@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import transformers
 
 import heedful
 from heedful.data.batch import Batch
-from heedful.tasks.examples import Examples
+from heedful.data.input_files import table_in_memory
+from heedful.tasks.examples import Examples, fold_label
 from heedful.tasks.finetune.data import read_and_split
 from heedful.tasks.finetune.request import FinetuneRequest
-from heedful.tasks.label_kinds import merge_labels, ordinal_loss
+from heedful.tasks.label_kinds import label_names, label_notes, merge_labels, ordinal_loss
 from heedful.tasks.metrics.scores import balanced_scores, multi_label_scores, ordinal_scores, quadratic_kappa
+from heedful.tasks.pipelines.text_classification import TextClassification
 from tests.tasks.finetune import finetuning as toy
 from tests.tasks.finetune.conftest import Heed
 
@@ -212,6 +215,23 @@ def spelled(path: Path) -> Path:
     variant = {seen[0]: "Sees", seen[3]: "SEES"}
     rows = [(s, variant.get(s, s.split()[1])) for s in toy.SENTENCES]
     return toy.table(path, ("text", "label"), [*rows, ("anna sleeps", "N/A"), ("eve sleeps", "n/a")])
+
+
+def test_numbers_that_are_written_in_two_ways_are_one_label() -> None:
+    # JSON and Parquet tell 1 from 1.0 where the column had gaps; of texts a note says so.
+    rows = [{"text": s, "label": (1.0, 1)[i % 2] if i % 3 else 0.0} for i, s in enumerate(toy.SENTENCES)]
+    examples = TextClassification.read_examples(table_in_memory(rows), {})
+    assert label_names(examples) == ("0", "1")
+    texts = [{"text": row["text"], "label": f"{row['label']:.{i % 2}f}"} for i, row in enumerate(rows)]
+    examples = TextClassification.read_examples(table_in_memory(texts), {})
+    assert label_names(examples) != ("0", "1")
+    assert all("differ only by how the number is written" in note for note in label_notes(examples))
+    assert len(label_notes(examples)) == 2
+    assert len(label_names(merge_labels(examples))) == 2
+    assert fold_label("1234567") != fold_label("1234568")
+    rows[0]["label"] = math.nan
+    [note] = TextClassification.read_examples(table_in_memory(rows), {}).notes
+    assert "without a label" in note
 
 
 def test_labels_that_differ_only_by_case_or_look_empty_are_named(

@@ -278,6 +278,13 @@ def test_rouge_of_the_papers_example() -> None:
     assert rouge(["Police killed the gunman."], ["police killed the gunman"])["rouge2"] == 100
 
 
+def test_rouge_reads_the_words_of_every_language() -> None:
+    assert rouge(["Die Größe überrascht."], ["Die Größe überrascht"])["rouge2"] == 100
+    assert rouge(["Ähnlich"], ["Ölig"])["rouge1"] == 0
+    assert rouge(["猫坐在垫子上。"], ["猫在垫子上"])["rouge1"] == pytest.approx(100 * 2 * 5 / 11)
+    assert rouge(["snake_case it's 3.5"], ["Snake case, it s 3 5"])["rougeL"] == 100  # as rouge_score does
+
+
 def test_each_rouge_counts_its_own_units() -> None:
     found = rouge(["a b c d", "x"], ["a c b d e", "y x"])
     # words shared 4 of 4 and 5, 1 of 1 and 2; pairs 0 of 3 and 4, 0 of 0 and 1; in order 3, and 1

@@ -37,10 +37,14 @@ class Sentence:
 
 
 def to_bio(tags: Sequence[str]) -> list[str]:
-    """Return IOB1 tags as BIO, where an entity always begins with B-; BIO and other tags stay as they are."""
+    """Return IOB1, BILOU and BMES tags as BIO, where an entity begins with B-; others stay as they are.
+
+    L- and M- are words inside an entity, the last and one in the middle; U- is an entity of one word.
+    """
+    letters = {"L-": "I-", "M-": "I-", "U-": "B-"}
     out: list[str] = []
     before = "O"
-    for tag in tags:
+    for tag in (letters.get(tag[:2], tag[:2]) + tag[2:] for tag in tags):
         inside = tag.startswith("I-") and before[:2] in ("I-", "B-") and before[2:] == tag[2:]
         out.append(f"B-{tag[2:]}" if tag.startswith("I-") and not inside else tag)
         before = tag

@@ -72,7 +72,7 @@ class FinetuneRequest(FileOptions):
     merge_labels: Annotated[
         bool,
         Option(
-            "Merge labels that differ only by case or white space; leave out those that look empty (N/A).",
+            "Merge labels that differ only by case, white space or as 1 and 1.0; leave out empty ones (N/A).",
             ("--merge-labels",),
         ),
     ] = False

@@ -14,6 +14,8 @@ from heedful.core.lazy import import_optional
 from heedful.tasks.metrics.scores import central_interval, check_pairs, f1_of, interval
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
+SPACELESS = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # kana and Chinese characters
+WORD = re.compile(rf"[{SPACELESS}]|[^\W_{SPACELESS}]+")
 
 
 def normalize_answer(text: str) -> str:
@@ -77,8 +79,11 @@ def edit_distance(first: Sequence[Any], second: Sequence[Any]) -> int:
 
 
 def words(text: str) -> list[str]:
-    """Return lower-case words and numbers: what ROUGE counts."""
-    return re.findall(r"[a-z0-9]+", text.lower())
+    """Return lower-case words and numbers, which ROUGE counts; Chinese and Japanese characters one by one.
+
+    Of English text these are the words of Google's rouge_score, which drops all letters but a to z.
+    """
+    return WORD.findall(text.lower())
 
 
 def rouge_n(truth: Sequence[str], guess: Sequence[str], n: int) -> float:

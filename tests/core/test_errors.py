@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import pickle
 import re
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from heedful.core.errors import ARGUMENT, HeedfulError, InputError
+from heedful.core.errors import ARGUMENT, HeedfulError, InputError, MissingPackage
+from heedful.core.lazy import EXTRAS, import_optional
 
 SOURCES = Path(__file__).parents[2] / "src" / "heedful"
 # What looks like an argument: no path of a setting (data.length=3), no option (--set a=b), no comparison.
@@ -115,6 +118,26 @@ def test_python_reads_arguments_without_marks_and_code_with_them() -> None:
     again = type(error)(f"line 3: {error.marked_message}", error.marked_hint)
     assert again.message == "line 3: top_k=0 is too small"
     assert again.marked_hint == error.marked_hint
+
+
+def test_an_optional_package_that_is_missing_or_broken_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.py").write_text("raise ImportError('libbroken.so: no such file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        MissingPackage, match=r"drawing needs the package broken, which cannot be imported \(lib"
+    ):
+        import_optional("broken", "drawing")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingPackage, match="needs the package Pillow, which is not installed") as caught:
+        import_optional("PIL.Image", "reading images", "give numbers")
+    assert caught.value.hint == 'install it with: pip install "heedful[images]"; or give numbers'
+
+
+def test_the_extras_that_messages_name_exist() -> None:
+    project = tomllib.loads((SOURCES.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(EXTRAS.values()) <= project["optional-dependencies"].keys()
 
 
 def test_an_error_travels_between_processes() -> None:

@@ -63,14 +63,18 @@ def import_optional(module: str, purpose: str, instead: str = "") -> Any:
     try:
         importlib.import_module(module.partition(".")[0])  # a module below it may be loaded, and it gone
         return importlib.import_module(module)
-    except ImportError as error:
+    except ModuleNotFoundError as error:  # perhaps of a package that the optional one needs
         raise missing_package(error.name or module, purpose, instead) from None
+    except ImportError as error:
+        raise missing_package(module, purpose, instead, f"cannot be imported ({error})") from None
 
 
-def missing_package(module: str, purpose: str, instead: str = "") -> MissingPackage:
+def missing_package(
+    module: str, purpose: str, instead: str = "", reason: str = "is not installed"
+) -> MissingPackage:
     """Return the error for a module that could not be imported; `instead` is what does without it."""
     name = module.partition(".")[0]
     package = PACKAGES.get(name, name)
     install = f'pip install "heedful[{EXTRAS[name]}]"' if name in EXTRAS else f"pip install {package}"
     hint = f"install it with: {install}" + (f"; or {instead}" if instead else "")
-    return MissingPackage(f"{purpose} needs the package {package}, which is not installed", hint=hint)
+    return MissingPackage(f"{purpose} needs the package {package}, which {reason}", hint=hint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -78,6 +79,7 @@ class Slow:
         self.fails: Exception | None = None
         self.held = threading.Event()
         self.held.set()
+        self.stops_at = sys.maxsize  # tokens: there it waits until this is raised
 
     def slots(self, model: Any, max_rows: int, context: int | None = None) -> Scripted:
         slow = self
@@ -89,6 +91,8 @@ class Slow:
 
             def append_tokens(self, slot: Slot, ids: Any) -> torch.Tensor:
                 assert slow.held.wait(60)
+                while slow.tokens >= slow.stops_at:
+                    time.sleep(0.001)
                 time.sleep(slow.pause)
                 if slow.fails is not None:
                     raise slow.fails

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -268,9 +269,10 @@ def test_a_failure_is_told_and_the_engine_goes_on(
         slow.fails = None
         caller = Caller(app, "/v1/chat/completions", {"model": "decoder", "stream": True, "messages": [
             {"role": "user", "content": "a"}]})  # fmt: skip
+        slow.stops_at = 5
         asking = asyncio.create_task(caller())
-        await until(lambda: len(caller.sent) > 4)
-        slow.fails = error
+        await until(lambda: len(caller.sent) > 2)
+        slow.fails, slow.stops_at = error, sys.maxsize
         await asking
         assert caller.status == 200
         assert events(caller.text)[-1]["error"]["code"] == code
@@ -359,6 +361,7 @@ def test_a_server_that_ends_refuses_what_is_new_and_tells_who_waits(slow: Slow, 
         app, server = made()
         running = Caller(app, "/v1/completions", BODY | {"stream": True})
         waiting = Caller(app, "/v1/completions", BODY)
+        slow.stops_at = 3
         tasks = [asyncio.create_task(running())]
         await until(lambda: slow.tokens > 1)
         tasks.append(asyncio.create_task(waiting()))
@@ -368,9 +371,10 @@ def test_a_server_that_ends_refuses_what_is_new_and_tells_who_waits(slow: Slow, 
         await late()
         assert late.status == 503
         assert '"shutting_down"' in late.text
-        seen = slow.tokens
-        await until(lambda: slow.tokens > seen)  # what is begun goes on
+        slow.stops_at = 6
+        await until(lambda: slow.tokens > 3)  # what is begun goes on
         server.engine.abandon()
+        slow.stops_at = sys.maxsize
         await asyncio.gather(*tasks)
         assert events(running.text)[-1]["error"]["code"] == "shutting_down"
         assert waiting.status == 503
@@ -381,7 +385,7 @@ def test_a_server_that_ends_refuses_what_is_new_and_tells_who_waits(slow: Slow, 
 
 def test_a_reader_far_behind_is_given_up(made: Any, slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.serve.engine.MAX_UNREAD_ITEMS", 10)
-    slow.pause = 0.001
+    slow.stops_at = 3
 
     async def scene() -> None:
         app, server = made()
@@ -389,6 +393,7 @@ def test_a_reader_far_behind_is_given_up(made: Any, slow: Slow, monkeypatch: pyt
         asking = asyncio.create_task(caller())
         await until(lambda: len(caller.sent) > 2)
         caller.reading.clear()  # it reads nothing more, while tokens come
+        slow.stops_at = sys.maxsize
         await until(lambda: server.engine.is_idle)
         assert slow.tokens < 40
         caller.reading.set()

@@ -19,12 +19,20 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from heedful.core.checks import Argument, Only, Option, annotated_option, find_options
 from heedful.core.errors import HeedfulError, write_arguments
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}  # of every command
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+
+class PlainUsage(TyperCommand):
+    """A command whose usage has arguments as manuals write them: MODEL, where newer Typers write {MODEL}."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
 
 class CommandGroup(typer.Typer):
@@ -42,7 +50,8 @@ class CommandGroup(typer.Typer):
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             help = keep_examples(function.__doc__)
-            self.command(name, context_settings=SETTINGS, help=help)(as_typer_command(function))
+            command = self.command(name, cls=PlainUsage, context_settings=SETTINGS, help=help)
+            command(as_typer_command(function))
             return function
 
         return decorate

@@ -139,7 +139,7 @@ def _print_examples(json: bool) -> None:
 def exercise_command(
     names: Annotated[
         list[str] | None,
-        Argument("An exercise, or code and what to write.", metavar="[NAME | code [FUNCTION]...]"),
+        Argument("An exercise, or code and what to write.", metavar="NAME | code [FUNCTION]..."),
     ] = None,
     seed: Annotated[str | None, Option("Draw the numbers for this student, by name or number.")] = None,
     format: Annotated[
@@ -343,7 +343,7 @@ def grade_command(
         Path, Argument("A filled sheet, a .py file, or a folder of submissions.", metavar="FILE")
     ],
     names: Annotated[
-        list[str] | None, Argument("Grade only these functions of a .py file.", metavar="[FUNCTION]...")
+        list[str] | None, Argument("Grade only these functions of a .py file.", metavar="FUNCTION")
     ] = None,
     csv: Annotated[
         Path | None, Option("Write the marks of a folder to this table, and a report per student next to it.")

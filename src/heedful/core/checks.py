@@ -93,7 +93,7 @@ def check_divides(name: str, value: int, of: str, total: int, error: ValueCheckE
     if value < 1 or total % value:
         small = [n for n in range(1, math.isqrt(total) + 1) if total % n == 0]
         near = sorted({*small, *(total // n for n in small)}, key=lambda n: (abs(n - value), n))[:3]
-        hint = f"nearest that do: {', '.join(map(str, near))}"
+        hint = f"the nearest values that do are {', '.join(map(str, near))}"
         raise error(f"does not divide `{of}={total}`", hint, argument=name, value=value)
     return total // value
 

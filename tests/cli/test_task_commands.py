@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import heedful
 from heedful.cli import load_command, main
@@ -110,6 +111,22 @@ def test_a_text_is_classified(heed: Any, models: dict[str, Path]) -> None:
     assert {row[1] for row in rows} == {"GOOD", "BAD"}
     assert float(rows[0][0]) >= float(rows[1][0])
     assert sum(float(row[0]) for row in rows) == pytest.approx(1, abs=2e-4)
+
+
+@pytest.mark.parametrize(("bias", "hold"), [((3.0, -3.0, 2.0), ["A", "C"]), ((-3.0, -3.0, -3.0), [])])
+def test_of_several_labels_all_that_hold_are_shown(
+    bias: tuple[float, ...], hold: list[str], heed: Any, tmp_path: Path
+) -> None:
+    model = bert(head="classify", labels=3)
+    [*model.head.parameters()][-1].data = torch.tensor(bias)
+    names = {0: "A", 1: "B", 2: "C"}
+    folder = saved(tmp_path / "m", model, id2label=names, problem_type="multi_label_classification")
+    found = json.loads(heed("classify", "the cat sat .", "-m", folder, "--json")[1])["results"]
+    assert [row["label"] for row in found] == hold
+    printed = heed("classify", "the cat sat .", "-m", folder)[1].splitlines()
+    assert [line.split()[-1] for line in printed] == (hold or ["more"])  # no label has ½ or more
+    best = json.loads(heed("classify", "the cat sat .", "-m", folder, "--json", "--top-k", 1)[1])["results"]
+    assert len(best) == 1
 
 
 def test_one_text_as_json_is_one_object(heed: Any, models: dict[str, Path]) -> None:

@@ -208,7 +208,7 @@ def _print_count(name: str, result: Count) -> None:
 
 
 # Columns that a narrow terminal leaves out, the first ones first.
-PRESET_DROPS = ("paper", "parameters")
+PRESET_DROPS = ("paper", "parameters", "")
 TRAINED_DROPS = ("from", "data licence", "base", "score", "size")
 
 

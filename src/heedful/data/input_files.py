@@ -146,7 +146,7 @@ def read_image_folder(folder: Path) -> InputFile:
         parts = ", ".join(str(folder / label) for label in sorted(labels))
         raise InputError(
             f"{folder} has no subfolder for each class: its folders are {parts}",
-            hint="give one of them, and another one as valid=FOLDER",
+            hint="give one of them, and another one as `valid=FOLDER`",
         )
     columns = ("image", "label") if labels else ("image",)
     cells = lambda path: (path.as_posix(), path.parts[0] if len(path.parts) > 1 else None)

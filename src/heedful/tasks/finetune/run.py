@@ -342,7 +342,7 @@ def batch_options(
     task, pooled = split.task, None if model.pooling is None else model.pooling.length
     limit = smallest_limit(context_length(model, source=True), pooled) or sys.maxsize
     if request.length is not None and not task.has_length:
-        raise ConfigError(f"length={request.length}: an image is read whole", hint="leave it out")
+        raise ConfigError(f"`length={request.length}`: an image is read whole", hint="leave it out")
     if request.length is not None and request.length > limit:
         raise ConfigError(f"`length={request.length}` is more than the {limit} tokens this model reads")
     length = request.length or min(task.training.length, limit)

@@ -13,7 +13,7 @@ import heedful
 from heedful.core.errors import InputError
 from heedful.decode.continuous import ContinuousBatch, GenerationTask, NotANumber, choose_slots, run_tasks
 from heedful.decode.engines.fallback import UnsupportedPart
-from heedful.decode.engines.numba_slots import NumbaSlots
+from heedful.decode.engines.numba_program import NumbaSlots
 from heedful.decode.engines.static_slots import StaticSlots
 from heedful.decode.loop import stream
 from heedful.decode.quantize import quantize

@@ -27,7 +27,7 @@ from heedful.decode.engines.fallback import UnsupportedPart
 from heedful.decode.engines.static_slots import StaticSlots
 from heedful.decode.request import Request
 from heedful.decode.rows import GeneratedRow, Piece, choose_for_rows
-from heedful.decode.slots import POSITIONS_AHEAD, EagerSlots, Slot, SlotStepper
+from heedful.decode.slots import POSITIONS_AHEAD, EagerSlots, Slot
 from heedful.models.base import LM, Seq2Seq
 
 MAX_STATIC_ROWS = 8  # of a step on a CPU, which computes as many even for one text
@@ -71,7 +71,7 @@ class BatchRow:
 class ContinuousBatch:
     """The texts of one model that are being written, and those that wait for room."""
 
-    def __init__(self, slots: SlotStepper) -> None:
+    def __init__(self, slots: EagerSlots) -> None:
         self.slots = slots
         self.rows: list[BatchRow] = []
         self.waiting: deque[tuple[GenerationTask, int, int]] = (
@@ -177,7 +177,7 @@ class ContinuousBatch:
         task.on_piece(error)
 
 
-def choose_slots(model: LM | Seq2Seq, max_rows: int, context: int | None = None) -> SlotStepper:
+def choose_slots(model: LM | Seq2Seq, max_rows: int, context: int | None = None) -> EagerSlots:
     """Return what continues up to `max_rows` texts of this model at once, on its device.
 
     On a CPU that is machine code for the parts it knows, else the model's own parts, for a few rows at once;
@@ -186,7 +186,7 @@ def choose_slots(model: LM | Seq2Seq, max_rows: int, context: int | None = None)
     if model.mesh is not None:  # its processes step together, with the model's own parts
         return EagerSlots(model, max_rows, context)
     if model.device.type == "cpu" and importlib.util.find_spec("numba") is not None:
-        from heedful.decode.engines.numba_slots import NumbaSlots
+        from heedful.decode.engines.numba_program import NumbaSlots
 
         with contextlib.suppress(UnsupportedPart):
             return NumbaSlots(model, max_rows, context)

@@ -295,6 +295,3 @@ def group_rows(rows: Sequence[GeneratedRow]) -> Iterable[list[int]]:
         alike = (settings.drawing, row.request.scored, settings.logprobs)
         groups.setdefault(id(row) if alone else alike, []).append(place)
     return groups.values()
-
-
-# From tokens to text while they arrive: no character cut in half, no stop string shown.

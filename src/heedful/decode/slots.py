@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -57,54 +57,16 @@ class Slot:
         return min(self.capacity, self.past + POSITIONS_AHEAD)
 
 
-class SlotStepper(Protocol):
-    """A model that continues several texts at once."""
-
-    @property
-    def model(self) -> LM | Seq2Seq:
-        """The model, for its tokenizer and config."""
-
-    @property
-    def max_rows(self) -> int:
-        """The most texts that may be open."""
-
-    @property
-    def context(self) -> int:
-        """The most positions that a text may have."""
-
-    @property
-    def prompt_tokens(self) -> tuple[int, int]:
-        """The tokens of prompts to read in a step that also writes texts, and in one that does not."""
-
-    @property
-    def usage(self) -> float:
-        """The share of the memory for texts that is in use, between 0 and 1."""
-
-    def fits(self, length: int) -> bool:
-        """Return whether a text that will hold this many positions can be opened now."""
-
-    def open(self, ids: Sequence[int], length: int) -> Slot:
-        """Begin a text of these tokens; `slot.past` of them need not be read any more."""
-
-    def piece(self, slot: Slot, left: int, budget: int) -> int:
-        """Return how many of the `left` tokens of a prompt to read at once within a budget."""
-
-    def forward(self, feeds: Sequence[tuple[Slot, Sequence[int]]]) -> Tensor:
-        """Append tokens to each text; logits (B, V) after each one's last, valid until the next call."""
-
-    def close(self, slot: Slot) -> None:
-        """End a text; its beginning may be used again until its room is needed."""
-
-
 class EagerSlots:
-    """The model's own `start` and `step`, text by text.
+    """A model that continues several texts at once: by its own `start` and `step`, text by text.
 
-    Prompts are read in pieces that begin at multiples of `chunk`, and a beginning is used again in whole
-    pieces only: so every number is computed in the same way, whoever came before.
+    At most `max_rows` texts may be open, of at most `context` positions each. Prompts are read in pieces that
+    begin at multiples of `chunk`, and a beginning is used again in whole pieces only: so every number is
+    computed in the same way, whoever came before.
     """
 
     chunk = CHUNK
-    prompt_tokens = (32, 128)
+    prompt_tokens = (32, 128)  # to read in a step that also writes texts, and in one that does not
 
     def __init__(self, model: LM | Seq2Seq, max_rows: int, context: int | None = None) -> None:
         self.model, self.max_rows = model, max_rows
@@ -127,13 +89,16 @@ class EagerSlots:
 
     @property
     def usage(self) -> float:
+        """The share of the memory for texts that is in use, between 0 and 1."""
         return min(1.0, sum(slot.reserved_positions for slot in self.live) / self.positions)
 
     def fits(self, length: int) -> bool:
+        """Return whether a text that will hold this many positions can be opened now."""
         used = sum(slot.reserved_positions for slot in self.live)
         return len(self.live) < self.max_rows and (not self.live or used + length <= self.positions)
 
     def open(self, ids: Sequence[int], length: int) -> Slot:
+        """Begin a text of these tokens; `slot.past` of them need not be read any more."""
         slot = Slot(length)
         source, common = self.find_prefix(ids)
         self.make_room(min(length, len(ids) + POSITIONS_AHEAD))
@@ -182,11 +147,13 @@ class EagerSlots:
         target.ids, target.reusable, target.reused = source.ids[:length], length, length
 
     def piece(self, slot: Slot, left: int, budget: int) -> int:
+        """Return how many of the `left` tokens of a prompt to read at once within a budget."""
         if isinstance(self.model, Seq2Seq):
             return left
         return min(left, self.chunk - slot.past % self.chunk)
 
     def forward(self, feeds: Sequence[tuple[Slot, Sequence[int]]]) -> Tensor:
+        """Append tokens to each text; logits (B, V) after each one's last, valid until the next call."""
         return torch.cat([self.append_tokens(slot, ids) for slot, ids in feeds])
 
     @torch.no_grad()
@@ -206,6 +173,7 @@ class EagerSlots:
         return slot.state.logits
 
     def close(self, slot: Slot) -> None:
+        """End a text; its beginning may be used again until its room is needed."""
         self.live.remove(slot)
         if self.reuses and slot.reusable >= self.chunk:
             self.kept.append(slot)

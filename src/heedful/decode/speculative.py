@@ -14,7 +14,6 @@ a smaller model, or from what followed the same tokens earlier (Saxena 2023), wh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -45,13 +44,6 @@ def accept_guesses(p: Tensor, q: Tensor, guesses: Tensor, u: Tensor) -> tuple[Te
     return accepted, draw(rest.log(), u[:, k])
 
 
-class Guesser(Protocol):
-    """A source of guesses."""
-
-    def guess(self, ids: list[int], count: int, u: torch.Generator) -> tuple[list[int], Tensor]:
-        """Return at most `count` tokens that follow `ids`, and their probabilities (k, V)."""
-
-
 class LookUp:
     """Guesses what followed the last `size` tokens when they last occurred (Saxena 2023: prompt lookup)."""
 
@@ -59,6 +51,7 @@ class LookUp:
         self.size, self.vocab, self.device = size, vocab, device
 
     def guess(self, ids: list[int], count: int, u: torch.Generator) -> tuple[list[int], Tensor]:
+        """Return at most `count` tokens that follow `ids`, and their probabilities (k, V)."""
         last = ids[-self.size :]
         guesses: list[int] = []
         for at in range(len(ids) - self.size - 1, -1, -1):
@@ -178,7 +171,7 @@ def verify_guesses(
 def speculate(stepper: Stepper, row: GeneratedRow) -> Iterator[Piece]:
     """Yield one row's text: the same as without guesses when greedy, the same distribution when not."""
     model, u, settings = stepper.model, row.random, row.request.settings
-    source: Guesser
+    source: LookUp | Draft
     if settings.lookup is not None:
         source = LookUp(settings.lookup, model.config.vocab, model.device)
     else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import weakref
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -102,8 +102,7 @@ def find_fallback_reason(model: Model) -> str | None:
     for module in model.modules():
         reason = part_change(module) or tensor_change(module, device)
         if reason is not None:
-            name = next(name for name, part in model.named_modules() if part is module)
-            return f"{name or 'the model'} {reason}"
+            return f"{module_name(model, module)} {reason}"
         kinds.add(type(module))
     return next((reason for kind in kinds if (reason := class_change(kind)) is not None), None)
 
@@ -127,14 +126,22 @@ def find_recording_obstacle(model: Model) -> str | None:
     if kind.step not in (LM.step, Seq2Seq.step) or kind.start not in (LM.start, Seq2Seq.start):  # type: ignore[attr-defined]
         return f"{kind.__name__} has its own step"
     for module in model.modules():
-        hooked = module._forward_hooks or module._forward_pre_hooks
-        methods = method_names(type(module))
-        if hooked or not methods.isdisjoint(module.__dict__):
-            name = next(name for name, part in model.named_modules() if part is module) or "the model"
-            if hooked:
-                return f"{name} has a forward hook"
-            replaced = min(methods.intersection(module.__dict__))
-            return f"{name} has another {replaced} than other {type(module).__name__}s"
+        if (reason := call_change(module)) is not None:
+            return f"{module_name(model, module)} {reason}"
+    return None
+
+
+def module_name(model: Model, module: nn.Module) -> str:
+    return next(name for name, part in model.named_modules() if part is module) or "the model"
+
+
+def call_change(module: nn.Module) -> str | None:
+    """Return what else happens when a module is called than what its class says; None if nothing does."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        return "has a forward hook"
+    if not method_names(type(module)).isdisjoint(module.__dict__):
+        name = min(method_names(type(module)).intersection(module.__dict__))
+        return f"has another {name} than other {type(module).__name__}s"
     return None
 
 
@@ -151,16 +158,15 @@ def part_change(module: nn.Module) -> str | None:
     if kind not in KNOWN_PARTS:
         base = next((parent for parent in kind.__mro__ if parent in KNOWN_PARTS), None)
         return f"is a {kind.__name__}, " + (f"a subclass of {base.__name__}" if base else "no known part")
-    if module._forward_hooks or module._forward_pre_hooks:
-        return "has a forward hook"
-    if not method_names(kind).isdisjoint(module.__dict__):
-        name = min(method_names(kind).intersection(module.__dict__))
-        return f"has another {name} than other {kind.__name__}s"
+    if (reason := call_change(module)) is not None:
+        return reason
     for value in UNKNOWN_VALUES.get(kind, ()):
         if getattr(module, value) is not None:
             return f"has a {value} of {getattr(module, value):g}"
-    if kind is LayerNorm and cast(LayerNorm, module).weight is None:
+    if isinstance(module, LayerNorm) and module.weight is None:
         return "is a LayerNorm without weights"
+    if isinstance(module, Embedding) and (module.types or module.widen or module.project):
+        return "has types, or a norm or a projection of its own"
     return None
 
 

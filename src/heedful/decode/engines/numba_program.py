@@ -15,9 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.decode.engines.fallback import UnsupportedPart
-from heedful.decode.engines.numba_stepper import plain_dtype
-from heedful.kernels.cpu import activations as A
+from heedful.core.errors import InputError
+from heedful.decode.engines.fallback import UnsupportedPart, find_fallback_reason
+from heedful.decode.engines.numba_stepper import kv_caches, plain_dtype
+from heedful.decode.slots import EagerSlots, Slot
 from heedful.kernels.cpu import rows as R
 from heedful.kernels.cpu.block_tensor import SIZES, STRIPE, BlockTensor
 from heedful.kernels.cpu.blocks import (
@@ -28,7 +29,7 @@ from heedful.kernels.cpu.blocks import (
     values_kernel,
 )  # fmt: skip
 from heedful.kernels.cpu.team import Team
-from heedful.models.base import LM
+from heedful.models.base import LM, Seq2Seq
 from heedful.nn.adapt import KeptHeads
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, ParallelBlock
@@ -42,13 +43,14 @@ from heedful.nn.quantised import Int4Linear, Int8Embedding, Int8Linear, TiedLine
 from heedful.nn.state import KV, SlidingKV
 
 ACTS: dict[Activation, int] = {
-    F.relu: A.RELU, F.gelu: A.GELU, gelu_tanh: A.GELU_TANH, F.silu: A.SILU, F.tanh: A.TANH,
-    torch.tanh: A.TANH, squared_relu: A.SQUARED_RELU,
+    F.relu: R.RELU, F.gelu: R.GELU, gelu_tanh: R.GELU_TANH, F.silu: R.SILU, F.tanh: R.TANH,
+    torch.tanh: R.TANH, squared_relu: R.SQUARED_RELU,
 }  # fmt: skip
 
 
 PIECE_BYTES, MAX_PIECES = 1 << 16, 256  # of weights that a thread takes at once
 MANY_ROWS_PIECES = 64  # at most, where weights stay near while many rows are multiplied
+PROMPT_ROWS = 128  # tokens of prompts that one call reads at most next to other texts
 LOGITS = -1  # the place of logits, which are not in the workspace
 FIELDS = {name.lower(): place for name, place in vars(R).items() if isinstance(place, int)}
 KINDS = {"F32": R.FLOAT32, "F16": R.FLOAT16, "BF16": R.FLOAT16}  # of matrices that are multiplied as floats
@@ -146,8 +148,6 @@ class Program:
             where = self.table(position(reach)[0])
         elif position is not None:
             raise UnsupportedPart(type(position).__name__)
-        if part.types is not None or part.widen is not None or part.project is not None:
-            raise UnsupportedPart("an embedding with types or a projection")
         fields = {"in": part.token.embedding_dim, **self.matrix(part.token)}
         self.emit(R.EMBED, part.scale, to=x, bias=where, **fields)
         if part.norm is not None:
@@ -212,7 +212,7 @@ class Program:
         """
         lines, size, is_head = [], 0, products[0][1] == LOGITS
         for part, to, *how in products:
-            mode, act = how or (R.SET, A.NONE)
+            mode, act = how or (R.SET, R.NONE)
             bias = 0 if part.bias is None else self.table(part.bias)
             line = self.matrix(part) | {"in": part.in_features, "out": part.out_features, "from": source}
             lines.append(line | {"bias": bias, "to": to, "mode": mode, "act": act, "head": is_head})
@@ -245,7 +245,7 @@ class Program:
         fields |= {"window": part.window or 0, "slopes": self.weigh(part)} | self.turn(part.rotary)
         self.emit(R.TURN, **fields)
         self.emit(R.ATTEND, part.scale, chunks=H, **fields)
-        self.linear(y, (part.o, x, R.ADD, A.NONE))
+        self.linear(y, (part.o, x, R.ADD, R.NONE))
 
     def weigh(self, part: Attention) -> int:
         """Return the address of the weights of distances for the heads of a part; 0 if there are none."""
@@ -274,11 +274,11 @@ class Program:
             self.attend(part, source, x)
         elif type(part) is MLP:
             self.linear(source, (part.up, self.hidden, R.SET, act_code(part.act)))
-            self.linear(self.hidden, (part.down, x, R.ADD, A.NONE))
+            self.linear(self.hidden, (part.down, x, R.ADD, R.NONE))
         elif type(part) is GatedMLP:
             gate = part.gate, self.hidden, R.SET, act_code(part.act)
-            self.linear(source, gate, (part.up, self.hidden, R.TIMES, A.NONE))
-            self.linear(self.hidden, (part.down, x, R.ADD, A.NONE))
+            self.linear(source, gate, (part.up, self.hidden, R.TIMES, R.NONE))
+            self.linear(self.hidden, (part.down, x, R.ADD, R.NONE))
         else:
             raise UnsupportedPart(type(part).__name__)
 
@@ -389,3 +389,74 @@ class RowProgram:
         ahead = self.logits.numpy(), np.array([*ends], np.int64), out
         written = self.team.run(self.code, self.reals, self.now, self.rows, self.caches, self.shared, *ahead)
         return torch.from_numpy(out[:, :written])
+
+
+class NumbaSlots(EagerSlots):
+    """Texts side by side: every token of every one is a row of one call. Else there is an UnsupportedPart.
+
+    A row writes its key and value before any row looks, so the tokens of a prompt can be rows of the same
+    call as the newest tokens of others. A row's numbers depend on its own text alone, to the bit: not on its
+    neighbours, nor on how a prompt was cut, nor on whether its beginning was copied.
+    """
+
+    chunk = 1  # a beginning of any length is the same to the bit
+
+    def __init__(self, model: LM | Seq2Seq, max_rows: int, context: int | None = None) -> None:
+        reason = find_fallback_reason(model)
+        if reason is not None or not isinstance(model, LM):
+            raise UnsupportedPart(reason or "an encoder-decoder")
+        super().__init__(model, max_rows, context)
+        caches = kv_caches(model.new_state(1, 1).parts)
+        if caches is None:
+            raise UnsupportedPart("a layer remembers something else than keys and values")
+        self.vocab = model.embed.vocab
+        spare = [kv.spare for kv in caches if isinstance(kv, SlidingKV)]
+        self.prompt_rows = min([PROMPT_ROWS, *spare])  # what is overwritten must be out of every window
+        team = Team(torch.get_num_threads())
+        self.program = RowProgram(model, max_rows + PROMPT_ROWS, self.context, team, exact=True)
+        self.program.allocate(caches, 1, 1)
+        self.program.cache_table(caches)  # refuses what no kernel reads
+        self.tables: dict[Slot, np.ndarray] = {}
+        self.bound: list[Slot] = []
+
+    def open(self, ids: Sequence[int], length: int) -> Slot:
+        length = min(length, self.context)
+        slot = super().open(ids, length)
+        caches = kv_caches(slot.state.parts)
+        assert caches is not None
+        self.program.allocate(caches, 1, length)
+        self.tables[slot] = self.program.cache_table(caches)
+        return slot
+
+    def copy_prefix(self, source: Slot, target: Slot, length: int) -> None:
+        caches = kv_caches(target.state.parts)
+        assert caches is not None
+        self.program.allocate(caches, 1, target.capacity)
+        super().copy_prefix(source, target, length)
+
+    def piece(self, slot: Slot, left: int, budget: int) -> int:
+        return min(left, budget, self.prompt_rows)
+
+    @torch.no_grad()
+    def forward(self, feeds: Sequence[tuple[Slot, Sequence[int]]]) -> Tensor:
+        """The last token of each text first, because only these need logits; then the others."""
+        for slot, ids in feeds:  # machine code looks at no bounds
+            if slot.past + len(ids) > slot.capacity or not 0 <= min(ids) <= max(ids) < self.vocab:
+                raise InputError(f"{ids} do not fit behind {slot.past} of {slot.capacity} positions")
+        last = [(slot, ids[-1], slot.past + len(ids) - 1) for slot, ids in feeds]
+        rest = [(slot, id, slot.past + i) for slot, ids in feeds for i, id in enumerate(ids[:-1])]
+        rows = last + rest
+        slots = [slot for slot, _, _ in rows]
+        if slots != self.bound:
+            self.program.caches[:, : len(rows)] = np.stack([self.tables[slot] for slot in slots], 1)
+            self.bound = slots
+        logits = self.program.step(np.array([(id, past, 0) for _, id, past in rows]), len(last))
+        for slot, ids in feeds:
+            slot.ids += ids
+            slot.reusable = slot.state.past = slot.past
+        return logits
+
+    def close(self, slot: Slot) -> None:
+        super().close(slot)
+        self.tables.pop(slot)
+        self.bound = []

@@ -225,11 +225,9 @@ class Definitions:
         self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, S: Tensor, tau: float, scale: float
     ) -> Tensor:
         """S = diag(σ(decay)^(1/τ)) S + k vᵀ,  y = Sᵀ q · scale; rows (B, 1, H·K) → (B, H, 1, K′)"""
-        heads, size = S.shape[1], S.shape[2]
-        split = lambda t: t.float()[:, 0].unflatten(-1, (heads, -1))  # (B, H, ·)
+        split = lambda t: t.float()[:, 0].unflatten(-1, (S.shape[1], -1))  # (B, H, ·)
         a = torch.exp(F.logsigmoid(split(decay)) / tau)
         S.copy_(a[..., None] * S + split(k)[..., None] * split(v)[..., None, :])
-        assert S.shape[2] == size
         return (split(q)[..., None, :] * scale @ S).to(v.dtype)
 
     def choose(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, cast
@@ -218,23 +218,15 @@ def widen(blocks: Tensor, kind: str) -> Tensor:
     count, length = len(blocks), blocks.shape[1] // (stored * side)  # of blocks in a row
     out = torch.empty(count * side, length * size)
     start, to, step = blocks.data_ptr(), out.data_ptr(), 4 * side * length * size
-    share_among_threads(
-        lambda low, high: widen_blocks(
-            kernel, start + low * blocks.shape[1], high - low, length, to + low * step
-        ),
-        count,
-        out.numel() // MIN_THREAD_VALUES,
+    widen_rows = lambda low, high: widen_blocks(
+        kernel, start + low * blocks.shape[1], high - low, length, to + low * step
     )
-    return out
-
-
-def share_among_threads(run: Callable[[int, int], None], count: int, limit: int) -> None:
-    """Call `run(low, high)` for pieces of 0 … count, at most `limit`, each in its own thread."""
-    pieces = max(1, min(torch.get_num_threads(), limit))
+    pieces = max(1, min(torch.get_num_threads(), out.numel() // MIN_THREAD_VALUES))
     bounds = [i * count // pieces for i in range(pieces + 1)]
-    others = widening_threads(os.getpid()).map(run, bounds[1:-1], bounds[2:]) if pieces > 1 else ()
-    run(0, bounds[1])
+    others = widening_threads(os.getpid()).map(widen_rows, bounds[1:-1], bounds[2:]) if pieces > 1 else ()
+    widen_rows(0, bounds[1])
     list(others)
+    return out
 
 
 @cache

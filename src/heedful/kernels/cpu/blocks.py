@@ -78,6 +78,14 @@ class Emitter:
         b = self.builder
         return b.add(b.add(address, b.mul(index, self.number(count))), self.number(offset))
 
+    def each(self, address: Any, step: Any, count: int, last: Any) -> list[Any]:
+        """The addresses of entries 0 … last, `step` bytes apart; the last stands in for missing ones."""
+        b, starts = self.builder, []
+        for i in map(self.number, range(count)):
+            which = b.select(b.icmp_signed("<", last, i), last, i)
+            starts.append(b.add(address, b.mul(which, step)))
+        return starts
+
     def every(self, kind: Any, value: int) -> Any:
         """A vector of one constant."""
         return ir.Constant(kind, [value] * kind.count)
@@ -431,13 +439,10 @@ def multiply_stripe(
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         _, _, weight, blocks, x, x_bytes, last, out, out_bytes = args
-        b, (size, stored) = builder, SIZES[name.literal_value]
-        e, totals, starts, outs = Emitter(b), [], [], []
-        for i in range(count.literal_value):
-            which = b.select(b.icmp_signed("<", last, e.number(i)), last, e.number(i))
-            starts.append(b.add(x, b.mul(which, x_bytes)))
-            outs.append(b.add(out, b.mul(which, out_bytes)))
-            totals.append(zeroed(b, LANES))
+        b, e, (size, stored) = builder, Emitter(builder), SIZES[name.literal_value]
+        starts = e.each(x, x_bytes, count.literal_value, last)
+        outs = e.each(out, out_bytes, count.literal_value, last)
+        totals = [zeroed(b, LANES) for _ in starts]
         with cgutils.for_range(b, blocks) as loop:
             stripe = Stripe(b, e.at(weight, loop.index, STRIPE * stored))
             if count.literal_value == 1:
@@ -480,12 +485,9 @@ def multiply_floats(
         _, weight, blocks, x, x_bytes, last, out, out_bytes, begun = args
         b, e, stripes = builder, Emitter(builder), range(side.literal_value)
         is_begun = b.icmp_signed("!=", begun, e.number(0))
-        starts, outs, totals = [], [], []
-        for i in range(FLOAT_VECTORS):
-            which = b.select(b.icmp_signed("<", last, e.number(i)), last, e.number(i))
-            starts.append(b.add(x, b.mul(which, x_bytes)))
-            outs.append(b.add(out, b.mul(which, out_bytes)))
-            totals.append([zeroed(b, LANES) for _ in stripes])
+        starts = e.each(x, x_bytes, FLOAT_VECTORS, last)
+        outs = e.each(out, out_bytes, FLOAT_VECTORS, last)
+        totals = [[zeroed(b, LANES) for _ in stripes] for _ in starts]
         for total, place in zip(totals, outs, strict=True):
             for s in stripes:
                 b.store(b.select(is_begun, e.load(place, 64 * s, LANES), ir.Constant(LANES, None)), total[s])
@@ -519,10 +521,8 @@ def copy_stripe(
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         _, weight, blocks, last, room, step = args
         b, e, stored = builder, Emitter(builder), SIZES[name.literal_value][1]
-        length, starts = b.mul(blocks, e.number(stored)), []
-        for r in range(STRIPE):
-            which = b.select(b.icmp_signed("<", last, e.number(r)), last, e.number(r))
-            starts.append(b.add(weight, b.mul(which, length)))
+        length = b.mul(blocks, e.number(stored))
+        starts = e.each(weight, length, STRIPE, last)
         with cgutils.for_range(b, blocks) as loop:
             rows = [e.at(start, loop.index, stored) for start in starts]
             for row in rows:  # the rows after these are needed next
@@ -555,13 +555,10 @@ def dot_rows(
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         _, _, weight, rows, blocks, x, x_bytes, last, out = args
-        e, vectors, outs = Emitter(builder), [], []
+        e = Emitter(builder)
         length = builder.mul(blocks, e.number(SIZES[name.literal_value][1]))
-        for i in range(most.literal_value):
-            is_last = builder.icmp_signed("<", last, e.number(i))
-            which = builder.select(is_last, last, e.number(i))
-            vectors.append(builder.add(x, builder.mul(which, x_bytes)))
-            outs.append(builder.add(out, builder.mul(rows, e.number(4 * i))))
+        vectors = e.each(x, x_bytes, most.literal_value, last)
+        outs = [builder.add(out, builder.mul(rows, e.number(4 * i))) for i in range(len(vectors))]
         with cgutils.for_range(builder, rows) as loop:  # two rows at once confuse the processor's prefetching
             row = builder.add(weight, builder.mul(loop.index, length))
             for result, to in zip(emit_dot(e, name.literal_value, row, vectors, blocks), outs, strict=True):

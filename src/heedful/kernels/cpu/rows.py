@@ -18,7 +18,6 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from heedful.kernels.cpu.activations import activate, exp
 from heedful.kernels.cpu.block_tensor import STRIPE
 from heedful.kernels.cpu.blocks import GROUP as BLOCK_GROUP
 from heedful.kernels.cpu.blocks import RECORD, call_kernel, round_group
@@ -26,11 +25,14 @@ from heedful.kernels.cpu.numba_intrinsics import (
     Array,
     Float,
     Int,
+    as_float,
     bytes_at,
     compile_cached,
+    compile_inline,
     floats_at,
     nibbles_at,
     shorts_at,
+    truncate,
 )  # fmt: skip
 
 EMBED, NORM, ROUND, LINEAR, TURN, ATTEND = range(6)
@@ -44,6 +46,7 @@ Q, KEY, VALUE, HEADS, KV_HEADS, SIZE, LAYER, WINDOW, SLOPES, COS, SIN, TURNED = 
 FIELDS = 20  # JOINED: how many products, from this one on, are shared out together
 FLOAT32, INT8, INT4, FLOAT16, BLOCKS = range(5)  # KIND of a matrix
 SET, ADD, TIMES = range(3)  # MODE of a product
+NONE, RELU, GELU, GELU_TANH, SILU, TANH, SQUARED_RELU = range(7)  # ACT of a product
 # Fields of `now`: only the first ASKED rows need logits, the HEAD's output. ROUND puts rows to ROUNDED, each
 # of ROUNDED_BYTES.
 ROWS, STRIDE, WORK, ROUNDED, ROUNDED_BYTES, ASKED, LOGITS = range(7)
@@ -145,16 +148,6 @@ def dot_float32(weight: Int, x: Array, size: Int) -> Float:
 
 
 @compile_cached
-def dot_rows_float32(weight: Int, x: Array, size: Int, out: Array) -> None:
-    """out_r = w_r · x"""
-    for r in range(len(out)):
-        w, total = carray(floats_at(weight + 4 * r * size), (size,)), np.float32(0.0)
-        for i in range(size):
-            total += w[i] * x[i]
-        out[r] = total
-
-
-@compile_cached
 def dot_rows_int8(weight: Int, x: Array, gains: Array, size: Int, group: Int, out: Array) -> None:
     """out_r = Σ over groups of gain Σ n x"""
     for r in range(len(out)):
@@ -198,7 +191,8 @@ def dot_rows(line: Code, now: Now, row: Int, low: Int, out: Array) -> None:
         weight, to = line[WEIGHT] + low * line[ROW_BYTES], out.ctypes.data
         call_kernel(kernel, (weight, out.shape[1], line[ROW_BLOCKS], x, x_bytes, len(out) - 1, to))
     elif kind == FLOAT32:
-        dot_rows_float32(line[WEIGHT] + 4 * low * size, carray(floats_at(x), (size,)), size, out[0])
+        for r in range(out.shape[1]):
+            out[0, r] = dot_float32(line[WEIGHT] + 4 * (low + r) * size, carray(floats_at(x), (size,)), size)
     else:
         count = -(-size // group)
         whole, gains = carray(shorts_at(x), (size,)), carray(floats_at(x + 4 * -(-size // 2)), (2 * count,))
@@ -230,6 +224,65 @@ def linear_rows(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None
         dot_rows(line, now, row, low, out[:together])
         for b in range(together):
             put_row(line, scale, now, row + b, low, out[b])
+
+
+@compile_inline
+def exp(x: Float) -> Float:
+    """eˣ = 2ⁿ 2ᶠ, n whole and |f| ≤ ½, 2ᶠ by its series: no call, so that loops over it are vector code."""
+    power = min(max(x, np.float32(-87.0)), np.float32(88.0)) * np.float32(1.4426950408889634)
+    biased = truncate(power + np.float32(127.5))  # n + 127, as a float's exponent is written
+    f = power - np.float32(np.int32(biased - np.int32(127)))  # in floats the sum would be rounded
+    value = np.float32(1.5252733804059837e-05)
+    value = value * f + np.float32(1.5403530393381608e-04)
+    value = value * f + np.float32(1.3333558146428443e-03)
+    value = value * f + np.float32(9.618129107628477e-03)
+    value = value * f + np.float32(5.550410866482158e-02)
+    value = value * f + np.float32(2.402265069591007e-01)
+    value = value * f + np.float32(6.931471805599453e-01)
+    value = value * f + np.float32(1.0)
+    return value * as_float(biased << np.int32(23))
+
+
+@compile_inline
+def tanh(x: Float) -> Float:
+    return np.float32(1.0) - np.float32(2.0) / (exp(np.float32(2.0) * x) + np.float32(1.0))
+
+
+@compile_inline
+def erf(x: Float) -> Float:
+    """To 1.5e-7   (Abramowitz and Stegun 7.1.26)"""
+    size = abs(x)
+    t = np.float32(1.0) / (np.float32(1.0) + np.float32(0.3275911) * size)
+    series = np.float32(1.061405429)
+    for c in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        series = series * t + np.float32(c)
+    value = np.float32(1.0) - series * t * exp(-size * size)
+    return value if x >= 0 else -value
+
+
+@compile_cached
+def activate(y: Array, act: Int) -> None:
+    one, half = np.float32(1.0), np.float32(0.5)
+    if act == RELU:
+        for i in range(len(y)):
+            y[i] = max(y[i], np.float32(0.0))
+    elif act == GELU:
+        for i in range(len(y)):
+            y[i] = half * y[i] * (one + erf(y[i] * np.float32(0.7071067811865476)))
+    elif act == GELU_TANH:
+        for i in range(len(y)):
+            x = y[i]
+            inner = np.float32(0.7978845608028654) * (x + np.float32(0.044715) * x * x * x)
+            y[i] = half * x * (one + tanh(inner))
+    elif act == SILU:
+        for i in range(len(y)):
+            y[i] = y[i] / (one + exp(-y[i]))
+    elif act == TANH:
+        for i in range(len(y)):
+            y[i] = tanh(y[i])
+    elif act == SQUARED_RELU:
+        for i in range(len(y)):
+            y[i] = max(y[i], np.float32(0.0)) ** 2
 
 
 @compile_cached

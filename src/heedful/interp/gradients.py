@@ -9,7 +9,9 @@ gradient survives d tokens back: it vanishes or explodes in a recurrence, and ha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +35,8 @@ from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
 from heedful.nn.context import Watch
 
 POINTS = 16  # of the quadrature on one piece of the path
+Vectors = dict[str, Tensor]  # of the tokens, by the name of their value
+Logit = Callable[[Vectors], Tensor]  # F, the logit of an answer as a function of the token vectors
 MAX_STEPS = 2**13  # points on the path; a model of many layers may need thousands, most stop far below
 
 
@@ -55,16 +59,9 @@ class Attribution(Result):
 
 
 def attribution(
-    model: Model,
-    text: Text | Input,
-    target: Text | None = None,
-    *,
-    answer: int | str | None = None,
-    position: int = -1,
-    method: str = "integrated",
-    steps: int = MAX_STEPS,
-    baseline: Text | Input = "mean",
-) -> Attribution:
+    model: Model, text: Text | Input, target: Text | None = None, *, answer: int | str | None = None,
+    position: int = -1, method: str = "integrated", steps: int = MAX_STEPS, baseline: Text | Input = "mean",
+) -> Attribution:  # fmt: skip
     """Return what each token adds to the logit of `answer` at `position`; by default the most likely.
 
     An answer is a token, by its id or its text, or a label of a classifier, by its number or its name; a head
@@ -83,14 +80,21 @@ def attribution(
         logits = choices(model, given.run(model), position)[0]
     chosen = int(logits.argmax()) if answer is None else answer_id(model, answer, len(logits))
     plain = _vectors(model, given, names)
-    ask = _Target(model, given, position, chosen)
+
+    def logit(vectors: Vectors) -> Tensor:
+        """F of a batch of token vectors (N, T, D): the logit of the answer, (N,)."""
+        instead = lambda value: lambda _: value  # an edit that ignores what the model computed
+        watch = Watch(edit={name: instead(value) for name, value in vectors.items()})
+        rows = given.run(model, watch, repeat=len(vectors["embed.token"]))
+        return choices(model, rows, position)[:, chosen]
+
     total = gap = None
     if method == "gradient":
-        grads = ask.gradients({n: x[None] for n, x in plain.items()})
+        grads = _gradients(logit, {n: x[None] for n, x in plain.items()})
         shares = {n: (plain[n] * g[0]).sum(-1).detach() for n, g in grads.items()}
     else:
         start = _baseline_vectors(model, given, plain, baseline)
-        shares, total, gap = _integrate(ask, plain, start, steps)
+        shares, total, gap = _integrate(logit, plain, start, steps)
     target_shares = shares.get("target_embed.token")
     return Attribution(
         method, chosen, given.tokens, shares["embed.token"], given.target_tokens, target_shares, total, gap
@@ -101,9 +105,7 @@ NO_RISE = 0.1  # a rise of the logit below this is as good as none, and a tenth 
 BASELINES = ("mean", "zero", "pad", "mask")
 
 
-def _baseline_vectors(
-    model: Model, inputs: Input, vectors: dict[str, Tensor], baseline: Text | Input
-) -> dict[str, Tensor]:
+def _baseline_vectors(model: Model, inputs: Input, vectors: Vectors, baseline: Text | Input) -> Vectors:
     """Return the token vectors where the path begins; a text has those of the source alone."""
     if not isinstance(baseline, str) or baseline not in BASELINES:
         other = reading(model, baseline, inputs.target)
@@ -124,92 +126,67 @@ def _baseline_vectors(
     return {name: rows[name][token].expand_as(x) for name, x in vectors.items()}
 
 
-@dataclass(frozen=True)
-class _Target:
-    """F: the logit of one answer at one position, as a function of the token vectors."""
-
-    model: Model
-    given: Input
-    position: int
-    answer: int
-
-    def value(self, vectors: dict[str, Tensor]) -> Tensor:
-        """F for a batch of vectors (N, T, D): (N,)."""
-        count = len(next(iter(vectors.values())))
-        instead = lambda value: lambda _: value  # an edit that ignores what the model computed
-        watch = Watch(edit={name: instead(value) for name, value in vectors.items()})
-        logits = self.given.run(self.model, watch, repeat=count)
-        return choices(self.model, logits, self.position)[:, self.answer]
-
-    def gradients(self, vectors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """∂F/∂x for each of the batch."""
-        with torch.enable_grad():
-            leaves = {name: v.detach().clone().requires_grad_() for name, v in vectors.items()}
-            grads = torch.autograd.grad(self.value(leaves).sum(), list(leaves.values()), allow_unused=True)
-        pairs = zip(leaves.items(), grads, strict=True)
-        return {n: torch.zeros_like(leaf) if g is None else g for (n, leaf), g in pairs}
+def _gradients(logit: Logit, vectors: Vectors) -> Vectors:
+    """∂F/∂x for each of a batch of token vectors."""
+    with torch.enable_grad():
+        leaves = {name: v.detach().clone().requires_grad_() for name, v in vectors.items()}
+        grads = torch.autograd.grad(logit(leaves).sum(), list(leaves.values()), allow_unused=True)
+    pairs = zip(leaves.items(), grads, strict=True)
+    return {n: torch.zeros_like(leaf) if g is None else g for (n, leaf), g in pairs}
 
 
 @torch.no_grad()
-def _vectors(model: Model, inputs: Input, names: list[str]) -> dict[str, Tensor]:
+def _vectors(model: Model, inputs: Input, names: list[str]) -> Vectors:
     watch = inputs.record(model, *names)
     return {name: watch[name][0] for name in names}
 
 
-def _integrate(
-    target: _Target, vectors: dict[str, Tensor], base: dict[str, Tensor], steps: int
-) -> tuple[dict[str, Tensor], float, float]:
-    """Return the shares of the tokens, what they should sum to, and what is missing."""
-    whole = _piece(target, vectors, base, 0.0, 1.0)
-    pieces, used, total = [whole], POINTS, whole.rise
-    while (gap := abs(sum(p.gap for p in pieces))) > 1e-3 * max(1.0, abs(total)):
-        if used + 2 * POINTS > steps:
-            break
-        worst = max(pieces, key=lambda p: abs(p.gap))
-        middle = (worst.start + worst.end) / 2
-        pieces.remove(worst)
-        pieces += [
-            _piece(target, vectors, base, *ends) for ends in ((worst.start, middle), (middle, worst.end))
-        ]
-        used += 2 * POINTS
-    if not gap <= 0.1 * max(abs(total), NO_RISE):
-        raise InputError(
-            f"with `steps={steps}` the shares sum to {total - sum(p.gap for p in pieces):.3g}, and the logit "
-            f"of the answer rises by {total:.3g}: integrated gradients have not converged",
-            hint=f"set `steps={max(4 * steps, MAX_STEPS)}`, or choose a baseline nearer to the text, such as "
-            "another text of as many tokens",
-        )
-    scores = {n: torch.stack([p.scores[n] for p in pieces]).sum(0) for n in vectors}
-    return scores, total, sum(p.gap for p in pieces)
+class _Piece(NamedTuple):
+    """A part of the path: each token's share of what F rises by there, and what they miss of the rise.
 
-
-@dataclass(frozen=True, eq=False)
-class _Piece:
-    """A part of the path: each token's share of what F rises by there."""
+    Completeness is missed where a norm of nearly nothing makes F steep, so that its points are too few.
+    """
 
     start: float
     end: float
-    scores: dict[str, Tensor]
+    scores: Vectors
     rise: float  # F(end) − F(start)
-
-    @property
-    def gap(self) -> float:
-        """How far completeness is missed: a norm of nearly nothing makes F steep, and points too few."""
-        return self.rise - sum(float(s.sum()) for s in self.scores.values())
+    gap: float
 
 
-def _piece(
-    target: _Target, vectors: dict[str, Tensor], base: dict[str, Tensor], start: float, end: float
-) -> _Piece:
-    """Gauss-Legendre quadrature between two places of the straight path from base to input."""
+def _integrate(logit: Logit, vectors: Vectors, base: Vectors, steps: int) -> tuple[Vectors, float, float]:
+    """Return the shares of the tokens, what they should sum to, and what is missing."""
+    # Gauss-Legendre quadrature on each piece of the straight path from base to input.
     u, w = (torch.tensor(t, dtype=torch.float64) for t in np.polynomial.legendre.leggauss(POINTS))
-    alpha, w = start + (end - start) * (u + 1) / 2, w * (end - start) / 2
     line = lambda at: {n: base[n] + at.to(x)[:, None, None] * (x - base[n]) for n, x in vectors.items()}
-    grads = target.gradients(line(alpha))
-    shares = {n: (g * (vectors[n] - base[n])).sum(-1).double().cpu() for n, g in grads.items()}  # (N, T)
-    with torch.no_grad():
-        low, high = target.value(line(torch.tensor([start, end]))).tolist()
-    return _Piece(start, end, {n: (w[:, None] * s).sum(0) for n, s in shares.items()}, high - low)
+
+    def piece(start: float, end: float) -> _Piece:
+        alpha, weights = start + (end - start) * (u + 1) / 2, w * (end - start) / 2
+        grads = _gradients(logit, line(alpha))
+        shares = {n: (g * (vectors[n] - base[n])).sum(-1).double().cpu() for n, g in grads.items()}  # (N, T)
+        scores = {n: (weights[:, None] * s).sum(0) for n, s in shares.items()}
+        with torch.no_grad():
+            low, high = logit(line(torch.tensor([start, end]))).tolist()
+        return _Piece(
+            start, end, scores, high - low, high - low - sum(float(s.sum()) for s in scores.values())
+        )
+
+    pieces, used = [piece(0.0, 1.0)], POINTS
+    total = pieces[0].rise
+    while abs(gap := sum(p.gap for p in pieces)) > 1e-3 * max(1.0, abs(total)) and used + 2 * POINTS <= steps:
+        worst = max(pieces, key=lambda p: abs(p.gap))
+        middle = (worst.start + worst.end) / 2
+        pieces.remove(worst)
+        pieces += [piece(worst.start, middle), piece(middle, worst.end)]
+        used += 2 * POINTS
+    if not abs(gap) <= 0.1 * max(abs(total), NO_RISE):
+        raise InputError(
+            f"with steps={steps} the shares sum to {total - gap:.3g}, and the logit of the answer rises by "
+            f"{total:.3g}: integrated gradients have not converged",
+            hint=f"set steps={max(4 * steps, MAX_STEPS)}, or choose a baseline nearer to the text, such as "
+            "another text of as many tokens",
+        )
+    return {n: torch.stack([p.scores[n] for p in pieces]).sum(0) for n in vectors}, total, gap
 
 
 @dataclass(frozen=True)

@@ -281,6 +281,13 @@ def part_at(model: Model, path: str) -> Part:
     return cast(Part, module)
 
 
+def output_matrix(model: Model, path: str) -> nn.Module | None:
+    """Return the module that turns what the heads of a part say, side by side, into what the part adds."""
+    part = part_at(model, path)
+    matrix = getattr(part, "o", None)
+    return matrix if part.pattern_kind is not None and isinstance(matrix, nn.Module) else None
+
+
 def stack_of(model: Model) -> tuple[str, Stack]:
     """The stack that predicts, and its name: blocks, or the decoder."""
     if isinstance(model, Seq2Seq):

@@ -92,6 +92,15 @@ def test_features_are_offered_for_models_that_have_the_values_of_the_dictionary(
         assert "feature" not in names
 
 
+def test_a_dictionary_of_heads_fits_the_model_whose_heads_it_reads(models: Path, tmp_path: Path) -> None:
+    loaded = ModelRegistry([], models, dict).get("decoder")
+    name = "blocks.0.attn.heads"
+    values = collect_activations(heedful.load(models / "decoder"), LINES, [name])[name].values
+    for x, fits in ((values, True), (values[:, 1:], False)):
+        file = fit_dictionary(x, x, name, name, width=10, k=3, steps=3).save(tmp_path / f"{fits}.safetensors")
+        assert FeatureSource(file).fits(loaded) is fits
+
+
 def test_an_unknown_feature_is_named(page: TestClient) -> None:
     answer = page.get(f"/api/trace/{traced(page, 'decoder')['id']}/figures/feature?feature=10")
     assert answer.status_code == 422

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,8 +49,11 @@ class FeatureSource:
             return False
         names = loaded_model.once("names", loaded_model.sequence.names)
         config = self.dictionary.config
-        widths = [names[source][-1] if source in names else 0 for source in config.sources]
-        return all(widths) and sum(width for width in widths if isinstance(width, int)) == config.inputs
+        if not all(source in names for source in config.sources):
+            return False
+        # A value of heads has one vector per token: those of all heads, joined.
+        widths = [math.prod(n for n in names[source] if isinstance(n, int)) for source in config.sources]
+        return sum(widths) == config.inputs
 
     def limits(self, loaded_model: LoadedModel) -> tuple[int, int]:
         """Return how many texts are read, and how many tokens of each."""

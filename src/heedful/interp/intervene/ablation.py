@@ -9,6 +9,7 @@ over a reference text, which is the gentler test because later layers are used t
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -172,20 +173,15 @@ def _same_for_twins(model: Model, path: str, todo: Mapping[str, list[int]]) -> N
     """A part that stands at several depths can only lose a head at all of them."""
     part, (top, _, rest) = part_at(model, path), path.partition(".")
     stack, (_, _, inner) = model.get_submodule(top), rest.partition(".")
-    depths = range(len(stack)) if isinstance(stack, Stack) else ()
-    twins = [f"{top}.{i}.{inner}" for i in depths if inner and _is(model, f"{top}.{i}.{inner}", part)]
+    twins = []
+    for i in range(len(stack)) if isinstance(stack, Stack) and inner else ():
+        with contextlib.suppress(InputError):  # some depths have other parts
+            twins += [twin for twin in [f"{top}.{i}.{inner}"] if part_at(model, twin) is part]
     missing = [twin for twin in twins if todo.get(twin) != todo[path]]
     if missing:
         raise InputError(
             f"{path} is one part with {', '.join(missing)}", hint="remove the same heads from each"
         )
-
-
-def _is(model: Model, path: str, part: nn.Module) -> bool:
-    try:
-        return part_at(model, path) is part
-    except InputError:  # this depth has other parts
-        return False
 
 
 def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:

@@ -22,7 +22,7 @@ from heedful.core.checks import check_integer, check_number
 from heedful.core.errors import InputError
 from heedful.interp.inputs import Input, Report, Result, Text, choices, with_progress
 from heedful.interp.intervene.comparison import CounterfactualPair, PatchingResult
-from heedful.interp.intervene.nodes import NodeTable
+from heedful.interp.intervene.nodes import Node, NodeTable
 from heedful.interp.measurements import mean_interval
 from heedful.models.base import Model
 from heedful.nn.context import Watch
@@ -118,13 +118,13 @@ class _CircuitRunner:
             for reader in self.receivers:
                 cut = [s for s in self.senders if (s.name, reader.name) in removed]
                 if cut:
-                    watch.edit[reader.value] = partial(self._read, cut, watch, corrupt)
+                    watch.edit[reader.value] = partial(self._cut_edges, cut, watch, corrupt)
             logits = comparison.clean.run(self.model, watch)
             gap = comparison.gap(choices(self.model, logits, comparison.position))
             shares.append(float(comparison.restored_share(gap)))
         return sum(shares) / len(shares)
 
-    def _read(self, cut: Sequence[Any], watch: Watch, corrupt: Watch, stream: Tensor) -> Tensor:
+    def _cut_edges(self, cut: Sequence[Node], watch: Watch, corrupt: Watch, stream: Tensor) -> Tensor:
         """Return the stream that a part reads if some senders write as they did in the corrupt prompt."""
         for sender in cut:
             stream = stream - self.table.output_change(sender, watch, corrupt)

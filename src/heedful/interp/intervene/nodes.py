@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heedful.core.errors import InputError, nearest
-from heedful.interp.inputs import part_at, stack_of
+from heedful.interp.inputs import output_matrix, part_at, stack_of
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.attention.multi_head import Attention, join_heads
 from heedful.nn.block import Block, ParallelBlock, SandwichBlock
@@ -84,7 +84,8 @@ class NodeTable:
         reads = []
         for write in self.writes[1:]:
             if isinstance(part_at(self.model, write.name), Attention):
-                norm = self._read_of(write)
+                block = write.name.rpartition(".")[0]  # which reads for all its parts if they share a norm
+                norm = next(node for node in self.reads if node.name in (write.name, block))
                 count = self._heads(write.name, projection)
                 reads += [
                     norm._replace(name=f"{write.name}.{projection} head {h}", head=h, projection=projection)
@@ -108,17 +109,12 @@ class NodeTable:
             return self.head_reads(names)
         return _find(names, [*self.reads, *(node for p in PROJECTIONS for node in self.head_reads(p))])
 
-    def _read_of(self, write: Node) -> Node:
-        """The read of the part that writes: its own, or its block's if all parts share one."""
-        block = write.name.rpartition(".")[0]
-        return next(node for node in self.reads if node.name in (write.name, block))
-
     def _heads(self, path: str, projection: str = "q") -> int:
-        part, block = part_at(self.model, path), part_at(self.model, path.rpartition(".")[0])
-        plain = part.pattern_kind is not None and isinstance(getattr(part, "o", None), nn.Module)
-        if not plain or isinstance(block, SandwichBlock):
+        if output_matrix(self.model, path) is None or isinstance(
+            part_at(self.model, path.rpartition(".")[0]), SandwichBlock
+        ):
             return 0  # what is added is not one matrix times what its heads say, side by side
-        attention = cast(Attention, part)
+        attention = cast(Attention, part_at(self.model, path))
         return attention.kv_heads if projection in ("k", "v") else attention.heads
 
     def value_names(self, nodes: Sequence[Node]) -> list[str]:

@@ -12,14 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from heedful.interp.activations import SOURCE_SIDE, Activations, Texts, content_tokens
-from heedful.interp.inputs import Result, names_of, part_at
+from heedful.interp.inputs import Result, names_of, output_matrix, part_at
 from heedful.interp.learn.dictionary import (
     Dictionary,
     FeatureExample,
@@ -106,11 +105,11 @@ def feature_logits(model: Model, dictionary: Dictionary, feature: int) -> Tensor
     dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())  # weights may be of 8 bits
     vectors = torch.stack((direction, torch.zeros_like(direction)))[None].to(dtype)  # (1, 2, D)
     if target.endswith(".heads"):  # which a matrix writes to the stream, if nothing stands between them
-        part = part_at(model, target.removesuffix(".heads"))
-        block = model.get_submodule(target.removesuffix(".heads").rpartition(".")[0])
-        if part.pattern_leaves_out or isinstance(block, SandwichBlock) or "o" not in part._modules:
+        path = target.removesuffix(".heads")
+        matrix, block = output_matrix(model, path), part_at(model, path.rpartition(".")[0])
+        if matrix is None or part_at(model, path).pattern_leaves_out or isinstance(block, SandwichBlock):
             return torch.zeros(0)
-        vectors = cast(nn.Module, part.o)(vectors)
+        vectors = matrix(vectors)
         vectors = vectors - vectors[:, 1:]  # without its bias
     elif not STREAM.fullmatch(target):
         return torch.zeros(0)

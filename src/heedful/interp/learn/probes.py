@@ -95,8 +95,12 @@ def _fit_probes(
     labels: Sequence[str], folds: NDArray[np.int64], penalty: float, report: Report | None,
 ) -> ProbeResult:  # fmt: skip
     """Return the accuracies of probes of each value's vectors (N, D), at the task and at its control."""
-    standardized = map(_standardize, vectors)
-    pairs = ((x, torch.from_numpy(task)) for x in standardized for task in (truth, control))
+
+    def standardize(x: Tensor) -> Tensor:  # every entry alike, so that one penalty fits all layers
+        x = x - x.mean(0)
+        return x / x.std(0).clamp(min=1e-6) / x.shape[1] ** 0.5
+
+    pairs = ((x, torch.from_numpy(task)) for x in map(standardize, vectors) for task in (truth, control))
     accuracies = [
         _held_out_accuracy(x, task, len(labels), folds, penalty)
         for x, task in with_progress(pairs, 2 * len(names), report)
@@ -172,13 +176,6 @@ def _pair(sentence: Any) -> tuple[Sequence[str], Sequence[str]]:
         hint="give (['A', 'word'], ['DET', 'NOUN']); one label of a whole text is for a classifier, which "
         "`heed finetune` trains",
     )
-
-
-def _standardize(x: Tensor) -> Tensor:
-    """Centre and scale every entry of the vectors (N, D) alike."""
-    x = x - x.mean(0)
-    x = x / x.std(0).clamp(min=1e-6)
-    return x / x.shape[1] ** 0.5
 
 
 def assign_group_folds(groups: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:

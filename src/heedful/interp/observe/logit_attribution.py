@@ -9,7 +9,6 @@ share near 0, though patching shows that it matters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
@@ -18,7 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from heedful.core.errors import InputError
-from heedful.interp.inputs import Input, Result, Text, answer_id, position_of, reading, stack_of
+from heedful.interp.inputs import (
+    Input,
+    Result,
+    Text,
+    answer_id,
+    output_matrix,
+    position_of,
+    reading,
+    stack_of,
+)
 from heedful.models.base import Model, Seq2Seq, evaluation_mode
 from heedful.nn.attention.attend import bend_scores
 from heedful.nn.attention.multi_head import Attention, join_heads
@@ -134,11 +142,6 @@ def logit_attribution(
     return path.result()
 
 
-def _has_heads(part: Part) -> bool:
-    """Whether a part's output is one matrix times what its heads say, side by side."""
-    return part.pattern_kind is not None and isinstance(getattr(part, "o", None), nn.Module)
-
-
 @dataclass
 class _DirectPath:
     """A direction on the residual stream, carried back from the head, and the shares found on the way."""
@@ -218,10 +221,10 @@ class _DirectPath:
 
     def _split_heads(self, part: Part, path: str) -> None:
         """Split what attention adds by its heads, and each of them by the token it looked at."""
-        if not _has_heads(part):
+        out = output_matrix(self.model, path)
+        if out is None:
             return
-        attention, plain = cast(Attention, part), not part.pattern_leaves_out
-        out, count = attention.o, attention.heads
+        count, plain = cast(Attention, part).heads, not part.pattern_leaves_out
         joined = join_heads(self.seen[f"{path}.heads"]) if plain else self.seen[f"{path}.hidden"]
         row = joined[0, self.position]
         direction, _ = _pull_back(out, self.direction, row)
@@ -236,7 +239,9 @@ class _DirectPath:
     def _through_embedding(self) -> None:
         name = "target_embed" if isinstance(self.model, Seq2Seq) else "embed"
         embed = self.model.tables["target" if isinstance(self.model, Seq2Seq) else "tokens"]
-        pieces = [] if embed.project is None else list(_flatten(embed.project))
+        project = embed.project
+        pieces = list(project) if isinstance(project, nn.Sequential) else [] if project is None else [project]
+        pieces = [module for module in pieces if not isinstance(module, nn.Identity | Widen)]  # types alone
         if any(isinstance(m, nn.LayerNorm | RMSNorm) for m in pieces):
             self._share(name, f"{name}.output")  # a norm after a projection: its scale is not shown
             return
@@ -331,10 +336,3 @@ def _pull_back(module: object, direction: Tensor, x: Tensor) -> tuple[Tensor, fl
         value = run(leaf) @ d
         (slope,) = torch.autograd.grad(value, leaf)
     return slope.double(), float(value)
-
-
-def _flatten(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules of a projection in order; those that only change the type are left out."""
-    for inner in module if isinstance(module, nn.Sequential) else [module]:
-        if not isinstance(inner, nn.Identity | Widen):
-            yield inner

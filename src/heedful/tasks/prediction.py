@@ -70,7 +70,8 @@ class RowPredictor:
     task: Task
     command: str  # its name in `heed finetune`; "embed" gives vectors
     options: Mapping[str, Any]  # of every call
-    learnt: TaskSpecification | None = None
+    new_columns: tuple[str, ...]  # that predictions add
+    learnt: TaskSpecification | None
 
     @classmethod
     def of(cls, request: PredictionRequest) -> RowPredictor:
@@ -94,20 +95,13 @@ class RowPredictor:
         options: dict[str, Any] = {
             "batch_size": request.batch, "truncation": True, "max_length": request.length,
         }  # fmt: skip
+        columns: tuple[str, ...] = ("vector",)
         if command != "embed":
             assert isinstance(task, TrainableTask)
             options = task.table_options(request.batch, request.length, request.max_tokens)
-        options = {
-            option: value for option, value in options.items() if value is not None or option == "top_k"
-        }
-        return cls(task, command, options, learnt)
-
-    @property
-    def new_columns(self) -> tuple[str, ...]:
-        """The names of the columns that predictions add."""
-        if self.command == "embed" or not isinstance(self.task, TrainableTask):
-            return ("vector",)
-        return self.task.answer_columns
+            columns = task.answer_columns
+        given = {name: value for name, value in options.items() if value is not None or name == "top_k"}
+        return cls(task, command, given, columns, learnt)
 
     def added_columns(self, source: InputFile) -> dict[str, str]:
         """Return what the new columns are called: "predicted_…" if the table has that name already."""

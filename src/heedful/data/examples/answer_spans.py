@@ -6,7 +6,7 @@ SQuAD: Rajpurkar et al. 2016; version 2, with questions that have no answer: 201
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -31,6 +31,7 @@ class Question:
     question: str
     context: str
     answers: tuple[tuple[str, int], ...]
+    article: str = field(default="", compare=False, repr=False)  # which of its file the text is from
 
 
 def squad(paths: Paths, encoding: str = "utf-8") -> list[Question]:
@@ -45,13 +46,14 @@ def squad(paths: Paths, encoding: str = "utf-8") -> list[Question]:
 def _read_questions(path: Path, encoding: str) -> Iterator[Question]:
     value = read_json_data(path, encoding)
     try:
-        for article in value["data"]:
+        for number, article in enumerate(value["data"]):
+            name = f"{number}:{article.get('title', '')}"
             for paragraph in article["paragraphs"]:
                 context = _text(paragraph, "context")
                 for entry in paragraph["qas"]:
                     answers = [] if entry.get("is_impossible", False) else entry["answers"]
                     spans = tuple((_text(answer, "text"), int(answer["answer_start"])) for answer in answers)
-                    yield Question(str(entry["id"]), _text(entry, "question"), context, spans)
+                    yield Question(str(entry["id"]), _text(entry, "question"), context, spans, name)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InputError(f"{path} is not a SQuAD file: {error} is missing or not what it should be") from None
 

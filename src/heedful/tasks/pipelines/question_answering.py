@@ -23,7 +23,6 @@ from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.examples.answer_spans import Question, locate_answer
 from heedful.data.input_files import InputFile, cell_text
-from heedful.data.readers import read_json_data
 from heedful.models.base import Model
 from heedful.tasks.examples import (
     ROLES,
@@ -124,38 +123,28 @@ class QuestionAnswering(TrainableTask):
         """Return `Question`s; `locations` are the articles, which are never torn apart, or the contexts."""
         columns: dict[str, str] = {}
         if source.kind == "squad":
-            read = list(data.squad(source.path, source.encoding))
-            whole: dict[str, Any] = read_json_data(source.path, source.encoding)
-            articles = [
-                f"{number}:{article.get('title', '')}"
-                for number, article in enumerate(whole["data"])
-                for paragraph in article["paragraphs"]
-                for _ in paragraph["qas"]
-            ]
+            questions = data.squad(source.path, source.encoding)
         else:
-            columns = infer_columns(source, cls.command, cls.roles, column_flags)
-            read = []
+            columns, questions = infer_columns(source, cls.command, cls.roles, column_flags), []
             for row in source.rows:
                 context, question = (cell_text(row.get(columns[role])) for role in ("context", "question"))
-                answers = [
-                    pair for one in _as_list(row.get(columns["answer"])) for pair in _answers(one, context)
-                ]
-                read.append(Question(row.where, question, context, tuple(answers)))
-            articles = [one.context for one in read]
+                found = _as_list(row.get(columns["answer"]))
+                answers = tuple(pair for one in found for pair in _answers(one, context))
+                questions.append(Question(row.where, question, context, answers))
 
-        def check_usable(row: tuple[Question, str]) -> tuple[Question, str]:
-            for name, text in (("question", row[0].question), ("text", row[0].context)):
+        def check_usable(one: Question) -> Question:
+            for name, text in (("question", one.question), ("text", one.context)):
                 if not text.strip():
                     raise UnusableRow(f"without a {name}")
-            if row[0].answers and locate_answer(row[0]) is None:
+            if one.answers and locate_answer(one) is None:
                 raise UnusableRow("whose answer is not in the text")
-            return row
+            return one
 
-        rows = [(one.id, (one, article)) for one, article in zip(read, articles, strict=True)]
+        rows = ((one.id, one) for one in questions)
         hint = "a question has a text, and its answer stands there"
         examples = parse_rows(source.path, rows, check_usable, hint, cls.unit)
-        items, locations = zip(*examples.items, strict=True)
-        return replace(examples, items=items, locations=locations, columns=columns)
+        articles = [one.article or one.context for one in examples.items]
+        return replace(examples, locations=articles, columns=columns)
 
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:

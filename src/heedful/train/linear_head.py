@@ -260,7 +260,7 @@ def fit_linear_head(
     labels = targets.numpy() if targets.dim() == 1 else np.zeros(len(targets), np.int64)
     rows, always = len(targets) - names, np.arange(len(targets) - names, len(targets))
     blocks, tuned = block_weights(model), list[Weights]()
-    before = copy_weights(blocks) if pairs else {}
+    before = clone_weights(blocks) if pairs else {}
     penalties = (TUNED_PENALTY,) if pairs else PENALTIES
 
     def predict_frozen(train: NDArray[np.int64], valid: NDArray[np.int64]) -> Tensor:
@@ -272,7 +272,7 @@ def fit_linear_head(
         """The same, by vectors whose tuning did not see these rows either."""
         train = np.concatenate([train, always])
         tune_on_pairs(model, batches, train.tolist(), labels, seed + len(tuned))
-        tuned.append(copy_weights(blocks))
+        tuned.append(clone_weights(blocks))
         x = scale_vectors(read_vectors(model, batches.once())[0])[0]
         set_weights(blocks, [before])
         return fit_candidates(x, targets, classes, train, valid, weights, penalties)
@@ -324,7 +324,7 @@ def block_weights(model: LM) -> Weights:
     return {name: p for name, p in model.named_parameters() if name.startswith("blocks.")}
 
 
-def copy_weights(weights: Weights) -> Weights:
+def clone_weights(weights: Weights) -> Weights:
     """Return a copy of parameters."""
     return {name: p.detach().clone() for name, p in weights.items()}
 

@@ -54,7 +54,7 @@ from heedful.train.fit import DivergedError, Step
 from heedful.train.linear_head import (
     CrossValidation,
     Weights,
-    copy_weights,
+    clone_weights,
     fit_head,
     fit_linear_head,
     put_linear_head,
@@ -478,7 +478,7 @@ def time_steps(setup: TrainingSetup, steps: Sequence[int]) -> list[float]:
     """
     model = setup.task.model
     learning: Weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    before = copy_weights(learning)
+    before = clone_weights(learning)
     batches = (setup.batches[k] for k in steps)
     seconds = measure_steps(
         model, setup.task.objective, batches, setup.config, len(steps), MAX_MEASURED_SECONDS

@@ -30,7 +30,7 @@ from heedful.train.linear_head import (
     TEMPERATURE,
     assign_folds,
     block_weights,
-    copy_weights,
+    clone_weights,
     cross_validate,
     fit_candidates,
     fit_logistic,
@@ -116,11 +116,11 @@ def test_pairs_bring_rows_of_a_class_together(
         return float(cosines[same].mean() - cosines[~same].mean())
 
     monkeypatch.setattr(linear_head, "STEPS", 20)
-    before, first = contrast(), copy_weights(block_weights(model))
+    before, first = contrast(), clone_weights(block_weights(model))
     labels = linear_head.read_vectors(model, batches.once())[1].numpy()
     tune_on_pairs(model, batches, range(len(FEW)), labels, seed=0)
     assert contrast() > 1.3 * before
-    after = copy_weights(block_weights(model))
+    after = clone_weights(block_weights(model))
     set_weights(block_weights(model), [first])
     assert contrast() == pytest.approx(before, abs=1e-6)
     set_weights(block_weights(model), [first, after])

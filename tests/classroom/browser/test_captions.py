@@ -68,7 +68,7 @@ def test_a_masked_cell_has_no_number(visitor: Visitor, tmp_path: Path) -> None:
     page.locator("[role=grid]").first.focus()
     page.keyboard.press("ArrowRight")  # the first token and the second, which it cannot see
     pair = page.locator("section", has=page.get_by_role("heading", name="This pair"))
-    assert "hidden by the mask" in pair.inner_text()
+    assert "The mask hides this key." in pair.inner_text()
     assert "rank" not in pair.inner_text()
     assert "score" not in pair.inner_text()
     page.keyboard.press("ArrowLeft")

@@ -7,7 +7,7 @@ import torch
 
 import heedful
 from heedful.classroom import figures as view
-from heedful.classroom.figures.beams import beam_trees
+from heedful.classroom.figures.value_figures import beam_trees
 from heedful.core.errors import InputError
 from heedful.models.base import Model, Seq2Seq
 from tests.properties.tiny import source_ids, tiny

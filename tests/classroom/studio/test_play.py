@@ -154,7 +154,7 @@ def test_one_search_gives_the_text_of_the_pipeline_and_its_tree(
         searches.append(arguments)
         return run_beam_search(*arguments)
 
-    monkeypatch.setattr(import_module("heedful.classroom.figures.beams"), "run_beam_search", counted)
+    monkeypatch.setattr(import_module("heedful.classroom.figures.value_figures"), "run_beam_search", counted)
     monkeypatch.setattr("heedful.decode.search.run_beam_search", counted)
     task = "text-generation" if kind == "decoder" else "translation"
     parameters = {"max_tokens": 6, "beams": 3}

@@ -31,7 +31,6 @@ Each gives a `Figure`, a value: `.data` has the numbers, `.save("x.html")` write
 from __future__ import annotations
 
 from heedful.classroom.figures.attention_figures import attention, heads, image_attention
-from heedful.classroom.figures.beams import beams
 from heedful.classroom.figures.figure import Figure
 from heedful.classroom.figures.interp_figures import (
     attention_flow,
@@ -49,6 +48,7 @@ from heedful.classroom.figures.interp_figures import (
 )
 from heedful.classroom.figures.model_picture import model
 from heedful.classroom.figures.value_figures import (
+    beams,
     embeddings,
     lines,
     matrix,

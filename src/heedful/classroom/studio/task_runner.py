@@ -13,8 +13,8 @@ from dataclasses import fields, replace
 from typing import Any, cast
 
 from heedful.classroom import figures as view
-from heedful.classroom.figures.beams import Tree, beam_trees, tree_data
 from heedful.classroom.figures.token_labels import visible_token
+from heedful.classroom.figures.value_figures import Tree, beam_trees, tree_data
 from heedful.classroom.studio import snippets
 from heedful.classroom.studio.jobs import Report
 from heedful.classroom.studio.model_registry import LoadedModel

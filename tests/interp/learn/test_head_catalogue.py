@@ -47,6 +47,23 @@ def test_previous_and_first_are_the_means_of_those_of_each_text() -> None:
             assert float(found.interval(score)[0][h]) == pytest.approx(want, abs=1e-5)
 
 
+def test_a_sink_takes_its_part_of_every_score() -> None:
+    model = tiny("gpt-oss")
+    with torch.no_grad():  # the sinks get nearly everything
+        for name, parameter in model.named_parameters():
+            if name.endswith("sinks"):
+                parameter.fill_(4.0)
+    found = catalogue_heads(model, TEXTS[:1], repeats=0)
+    (one, *_) = head_scores(model, TEXTS[0], induction=0)
+    pattern = attention(model, TEXTS[0])[one.name].values[0].double()
+    previous = float(pattern.diagonal(-1).mean())
+    assert previous < 0.2
+    assert one.previous == pytest.approx(previous, abs=1e-6)
+    assert float(found.values["previous"][0, 0]) == pytest.approx(previous, abs=1e-6)
+    (look,) = [h for h in find_heads(model, TEXTS[0], 1, 0, count=None) if (h.name, h.head) == found.heads[0]]
+    assert look.weight == pytest.approx(float(pattern[1, 0]), abs=1e-6)
+
+
 def test_a_head_that_copies_what_followed_is_found() -> None:
     model = tiny("gpt2", heads=2)
     half = 6

@@ -123,7 +123,8 @@ def heads(
     else:  # from the patterns alone; induction needs the model
         for p in given.patterns:
             same = not p["cross"] and p["values"].shape[1] == p["values"].shape[2]
-            found = pattern_scores(p["name"], torch.from_numpy(p["values"]), same_tokens=same)
+            values = torch.from_numpy(p["values"])
+            found = pattern_scores(p["name"], values, same_tokens=same, kind=p["kind"])
             scores += [score.to_dict() for score in found]
     data = {
         "patterns": given.patterns, "scores": scores, "pattern": 0, "head": 0, "scale": scale,

@@ -170,7 +170,7 @@ def _score_row(
     for path, several in patterns.items():
         ids = inputs.ids[0] if path.startswith("encoder") else inputs.read[0]
         T = len(ids)
-        p = shares(several[row, :, :T, :T]).cpu()
+        p = shares(several[row, :, :T, :T], part_at(model, path).pattern_kind).cpu()
         looks_ahead = bool(p[:, 0, 1:].any()) if T > 1 else False
         keys = _key_masks(model, ids) if is_text else _repeat_masks(T)
         if not looks_ahead:
@@ -260,7 +260,7 @@ def find_heads(
         except InputError as error:
             missing.append(error)
             continue
-        weights = shares(pattern.values)[:, i]
+        weights = shares(pattern.values, pattern.kind)[:, i]
         visible = int((pattern.values[:, i] != 0).any(0).sum())
         looks += [
             HeadLook(name.removesuffix(".pattern"), h, w, 1 / max(1, visible), i, j)

@@ -155,10 +155,10 @@ class HeadScore(Result):
     special: float | None = None  # the mean share of tokens that stand for no text: [CLS], </s> …
 
 
-def shares(pattern: Tensor) -> Tensor:
-    """|p| as shares of each row: a pattern itself where it is a softmax, and the sizes of a signed one."""
+def shares(pattern: Tensor, kind: str | None = "effective") -> Tensor:
+    """|p| as shares of each row. A softmax is one already: with a sink, its rows sum to less than 1."""
     size = pattern.abs().double()
-    return size / size.sum(-1, keepdim=True).clamp(min=1e-30)
+    return size if kind == "softmax" else size / size.sum(-1, keepdim=True).clamp(min=1e-30)
 
 
 def head_scores(
@@ -177,7 +177,7 @@ def head_scores(
         length = twice.ids.shape[1] // 2
         # The share that each token of the second half gives to the one after its twin in the first.
         repeated = {
-            name: shares(p.values).diagonal(1 - length, -2, -1)[:, 1:].mean(-1)
+            name: shares(p.values, p.kind).diagonal(1 - length, -2, -1)[:, 1:].mean(-1)
             for name, p in attention(model, twice).patterns.items()
         }
     ids, special = {"tokens": seen.input.ids, "target": seen.input.target}, special_ids(model)
@@ -188,7 +188,9 @@ def head_scores(
         keys = cast(Tensor, ids[side])
         listed = keys[0].tolist() if keys.dim() == 2 else pattern.keys  # of an image the names of patches
         marks = torch.tensor([token in special for token in listed])
-        scores = pattern_scores(name, pattern.values, same_tokens=not pattern.cross, marks=marks)
+        scores = pattern_scores(
+            name, pattern.values, same_tokens=not pattern.cross, marks=marks, kind=pattern.kind
+        )
         more = repeated.get(name)
         out += [
             score if more is None else replace(score, induction=float(more[score.head])) for score in scores
@@ -197,15 +199,17 @@ def head_scores(
 
 
 def pattern_scores(
-    name: str, pattern: Tensor, *, same_tokens: bool, marks: Tensor | None = None
+    name: str, pattern: Tensor, *, same_tokens: bool, marks: Tensor | None = None, kind: str = "effective"
 ) -> list[HeadScore]:
     """Scores of the heads of one pattern (H, T, S) from its weights alone.
 
     `same_tokens` says that rows and columns are the same tokens in one order, `marks` which keys are special.
+    The entropy is that of the tokens looked at, without a sink.
     """
-    p = shares(pattern).cpu()
+    p = shares(pattern, kind).cpu()
     T, S = p.shape[-2:]
-    measures: dict[str, Tensor] = {"entropy": torch.special.entr(p).sum(-1).mean(-1) / math.log(2)}
+    entropy = torch.special.entr(shares(p)).sum(-1).mean(-1) / math.log(2)
+    measures: dict[str, Tensor] = {"entropy": entropy}
     if same_tokens:
         measures["distance"] = (p * (torch.arange(T)[:, None] - torch.arange(S)).abs()).sum(-1).mean(-1)
         measures["diagonal"] = p.diagonal(0, -2, -1).mean(-1)

@@ -215,8 +215,8 @@ def _norm_weights(model: Model | None, name: str, hook: str) -> tuple[Tensor, Te
     if model is None:
         raise InputError(
             f"{hook} is a norm's output before its weight and bias, which no value here is",
-            hint="in Python, give the model whose norm it is: `load_dictionary(FOLDER, model=model)`. The file "
-            "that its `save(FILE)` writes needs no model",
+            hint="in Python, give the model whose norm it is: `load_dictionary(FOLDER, model=model)`. The "
+            "file that its `save(FILE)` writes needs no model",
         )
     norm = model.get_submodule(name.removesuffix(".output"))
     if not isinstance(norm, nn.LayerNorm | RMSNorm):

@@ -11,7 +11,8 @@ import torch
 import heedful
 from heedful import pipeline
 from heedful.core.errors import InputError
-from heedful.data.examples.tagging import Sentence
+from heedful.data.batch_options import BatchOptions
+from heedful.data.examples.tagging import Sentence, encode_words
 from heedful.tasks import Truncated
 from heedful.tasks.examples import Examples
 from heedful.tasks.model_inputs import tokenize
@@ -21,6 +22,7 @@ from heedful.tasks.pipelines.token_classification import (
     group_entities,
     merge_words,
     scored_tokens,
+    split_sentence,
 )
 from heedful.weights.loading import with_head
 from tests.tasks.conftest import TAGS, Tiny
@@ -137,6 +139,40 @@ def test_every_word_is_scored_wherever_it_stands(tiny: Tiny) -> None:
     scores = nlp.compare(examples, [rows])
     assert len({row["start"] for row in rows}) > 90
     assert scores["accuracy"] == pytest.approx((right + 12) / len(words))
+
+
+def test_every_word_is_learnt_wherever_it_stands(tiny: Tiny) -> None:
+    nlp = pipeline("ner", model=tiny("tag", TAGS))
+    assert isinstance(nlp, TokenClassification)
+    words = (
+        tuple(
+            [
+                "the",
+                "unbelievably",
+                "\u200b",
+                "old",
+                "cat",
+                "sat",
+                "on",
+                "the",
+                "mat",
+                "in",
+                "Paris",
+                "and",
+                "London",
+            ]
+        )
+        * 9
+    )
+    tags = tuple(TAGS[i % len(TAGS)] for i in range(len(words)))
+    examples = Examples([Sentence(words, tags, "line 1")], ["line 1"])
+    batches = nlp.batches(examples, BatchOptions(16, 4, 0, truncate=True))
+    learnt = [int((batch.labels >= 0).sum()) for batch in batches.once()]
+    assert sum(learnt) == len(words) - 9  # those of which the tokenizer makes nothing
+    pieces = split_sentence(examples.items[0], nlp.tokenizer, 14)
+    assert sum((piece.words for piece in pieces), ()) == words
+    assert sum((piece.tags for piece in pieces), ()) == tags
+    assert max(len(encode_words(piece.words, nlp.tokenizer)[0]) for piece in pieces) <= 14
 
 
 def test_truncation_by_name_is_read_as_elsewhere(tiny: Tiny) -> None:

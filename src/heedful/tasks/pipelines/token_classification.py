@@ -30,8 +30,9 @@ from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
-from heedful.data.examples.tagging import Sentence, conll, to_bio
+from heedful.data.examples.tagging import Sentence, conll, encode_words, to_bio
 from heedful.data.input_files import InputFile, Row, cell_text
+from heedful.data.tokenization import TokenizerProtocol, find_template
 from heedful.tasks.examples import (
     ROLES,
     ColumnFlags,
@@ -89,6 +90,7 @@ class TokenClassification(TrainableTask):
     form_options: ClassVar[Mapping[str, Any]] = {"aggregation_strategy": "first"}
     command, head, objective, metric = "tag", "tag", "tag", "f1"
     file_kinds, unit, label_unit = ("table", "conll"), "sentences", "tags"
+    cuts_texts = False  # long sentences are learnt in pieces, and read in windows
     answer_columns = ("spans",)
     training = TrainingDefaults(lr=1e-4, lora_lr=1e-3, epochs=5, length=256)
     roles = ROLES["tag"]
@@ -245,7 +247,9 @@ class TokenClassification(TrainableTask):
         return tuple(sorted(names, key=lambda n: (n != "O", n.partition("-")[2], n)))
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
-        return data.tag(list(examples.items), self.tokenizer, labels=self.labels, **row_keywords(options))
+        room = options.length - find_template(self.tokenizer).single_count
+        pieces = [piece for one in examples.items for piece in split_sentence(one, self.tokenizer, room)]
+        return data.tag(pieces, self.tokenizer, labels=self.labels, **row_keywords(options))
 
     def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
         # Long sentences are read in windows, as `heed predict` reads them: every word is scored.
@@ -274,6 +278,22 @@ class TokenClassification(TrainableTask):
             truth.append(one.tags)
             guess.append([labels.get(word, "O") for word in range(len(one.words))])
         return tag_scores(truth, guess)
+
+
+def split_sentence(one: Sentence, tokenizer: TokenizerProtocol, room: int) -> list[Sentence]:
+    """Return a sentence in pieces of whole words, each of at most `room` tokens: every word is learnt."""
+    if len(" ".join(one.words).encode()) <= room:  # a token is a byte at least
+        return [one]
+    ids, begun_words = encode_words(one.words, tokenizer)
+    starts = np.flatnonzero(begun_words >= 0)
+    cuts, first = [0], 0
+    for token, end in zip(starts, [*starts[1:], len(ids)], strict=True):
+        if end - first > room and begun_words[token] > cuts[-1]:
+            cuts.append(int(begun_words[token]))
+            first = token
+    return [
+        replace(one, words=one.words[a:b], tags=one.tags[a:b]) for a, b in pairwise([*cuts, len(one.words)])
+    ]
 
 
 def merge_windows(one: TokenizedText, parts: list[TokenizedText], logits: list[Tensor]) -> Tensor:

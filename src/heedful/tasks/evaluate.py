@@ -193,6 +193,9 @@ def read_one_file(
     if learnt is not None:
         learnt.check_columns(path, examples.columns, task.roles)
         examples = merge_labels(examples, learnt.labels) if learnt.merge_labels else examples
+        if learnt.data_sha256 and learnt.data_sha256 == source.sha256:
+            note = f"the model learnt from {path}: expect a lower score on other rows"
+            examples = replace(examples, notes=(*examples.notes, note))
     return replace(examples, unused=tuple(list_unused(source, examples.columns)))
 
 

@@ -42,6 +42,7 @@ class TaskSpecification:
     score: float | None = None
     score_interval: tuple[float, ...] | None = None  # where 95 % of such scores lie
     validation: str | None = None  # what the score was measured on
+    data_sha256: str | None = None  # of the file it learnt from
 
     @classmethod
     def of_training(

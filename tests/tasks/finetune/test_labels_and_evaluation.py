@@ -162,6 +162,18 @@ def test_an_evaluation_reads_as_training_did(verbs: Path, heed: Heed, tmp_path: 
     assert "confusion: a row per true label" in out
 
 
+def test_an_evaluation_on_the_file_of_training_says_so(
+    bases: dict[str, Path], heed: Heed, tmp_path: Path
+) -> None:
+    file = toy.classes(tmp_path / "rows.csv")
+    made = heedful.finetune(bases["encoder"], file, epochs=1, out=tmp_path / "made", quiet=True)
+    code, _, err = heed("eval", made.folder, file)
+    assert code == 0
+    assert f"the model learnt from {file}: expect a lower score on other rows" in err
+    other = toy.table(tmp_path / "others.csv", ("text", "label"), [("bob sees cats", "sees")])
+    assert "learnt from" not in heed("eval", made.folder, other)[2]
+
+
 def test_evaluation_from_python(verbs: Path) -> None:
     scores = heedful.evaluate(verbs, VERBS)
     assert scores == heedful.evaluate(heedful.load(verbs), [{"0": s, "1": verb} for s, verb in VERBS])

@@ -111,6 +111,7 @@ def write_result(model: Model, result: FinetuneResult, request: FinetuneRequest)
         replace(
             learnt, merge_labels=request.merge_labels, separator=request.separator, score=score,
             score_interval=ends, validation=validation_data(result, request),
+            data_sha256=result.found["sha256"],
         ).write(model)  # fmt: skip
     try:
         with make_folder_atomically(out) as part:

@@ -66,6 +66,7 @@ def heed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
         ("tokenizer train t.txt --vocab 3", "--vocab 3 is too small"),
         ("explain prose 'a cat' --topic nothing", "--topic nothing"),
         ("quantize prose q", "quantised already, to int8"),
+        ("word2vec train t.txt -o out.foo", "name it .safetensors"),
         ("word2vec train t.txt --dim 0", "--dim 0 must be at least 1"),
         ("word2vec train t.txt --min-count 99", "a lower --min-count"),
         ("generate masked x", "heed ls"),

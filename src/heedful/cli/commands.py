@@ -156,6 +156,7 @@ ALIASES = {
 INSTEAD = {
     "delimiter": "name it .csv, .tsv or .jsonl",
     "encoding": "convert the file to UTF-8: iconv -f latin1 -t utf-8 FILE",
+    "format": "name it .safetensors, .bin, .txt, .vec or, without a first line of sizes, .glove",
     "sentinels": "--set tokenizer.sentinels=100 puts some into a vocabulary that is learnt",
     "truncation": "shorten the text",
 }

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
 from heedful.core.padding import pad_rows, valid_mask
 from heedful.data.tokenization import find_template
@@ -191,8 +192,7 @@ def check_candidates(candidates: Iterable[str], by: str) -> list[str]:
     checked = check_texts("candidates", candidates)
     if not checked or not all(checked):
         raise InputError(f"candidates must be a list of texts, none of them empty; got {checked!r}")
-    if by not in ("total", "mean"):
-        raise InputError(f"`by={by!r}` is unknown", hint="choose 'total' or 'mean'")
+    check_choice("by", by, ("total", "mean"))
     return checked
 
 

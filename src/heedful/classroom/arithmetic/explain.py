@@ -21,6 +21,7 @@ import yaml
 
 from heedful.classroom.arithmetic.worked import Derivation, Numbers
 from heedful.classroom.text_files import describe_yaml_error, load_yaml
+from heedful.core.checks import check_choice
 from heedful.core.errors import InputError, NotFound, nearest
 
 if TYPE_CHECKING:
@@ -180,9 +181,7 @@ def explain_values(values: Mapping[str, Any]) -> Derivation:
 
 def work_topic(values: Mapping[str, Any]) -> Derivation:
     """Work out one topic by its function."""
-    topic = str(values.get("topic"))
-    if topic not in TOPICS:
-        raise InputError(f"`topic={topic!r}` is unknown", hint=f"choose {', '.join(TOPICS)}")
+    topic = check_choice("topic", str(values.get("topic")), TOPICS)
     module, _, name = TOPICS[topic].partition(":")
     function = getattr(import_module(f"heedful.classroom.arithmetic.{module}"), name)
     kinds = get_type_hints(function, include_extras=True)

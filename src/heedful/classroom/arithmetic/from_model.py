@@ -18,6 +18,7 @@ from heedful.classroom.arithmetic.from_model_attention import (
 )
 from heedful.classroom.arithmetic.subject import Subject, check_lines, distinct_labels, numbers, parameters
 from heedful.classroom.arithmetic.worked import Derivation, Expression, Line, Numbers, op
+from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
 from heedful.interp.inputs import Input, Text, names_of, part_at, reading
 from heedful.models.base import Model
@@ -224,6 +225,6 @@ def explain_model(
     head: int = 0, token: int | str = -1, **more: Any,
 ) -> Derivation:  # fmt: skip
     """The arithmetic of `model` on `text`."""
-    if topic not in TOPICS:
-        raise InputError(f"`topic={topic!r}` is unknown for a model", hint=f"choose {', '.join(TOPICS)}")
-    return TOPICS[topic](Subject(model, reading(model, text, target), part, head, token), **more)
+    return TOPICS[check_choice("topic", topic, TOPICS)](
+        Subject(model, reading(model, text, target), part, head, token), **more
+    )

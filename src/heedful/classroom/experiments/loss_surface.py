@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
 from heedful.tasks.metrics.scores import central_interval
 
@@ -160,9 +161,7 @@ def fit_surface(
     points: Sequence[ScalePoint], form: str = "chinchilla", seed: int = 0, draws: int = DRAWS
 ) -> SurfaceFit:
     """Fit a form to the logarithms of the losses, and to `draws` samples of the points with replacement."""
-    if form not in FORMS:
-        raise InputError(f"`form={form!r}` is unknown", hint=f"choose {', '.join(FORMS)}")
-    model, starts, names = FORMS[form]
+    model, starts, names = FORMS[check_choice("form", form, FORMS)]
     sizes, amounts = ({getattr(p, name) for p in points} for name in ("parameters", "tokens"))
     if len(points) < len(names) + 1 or len(sizes) < 2 or len(amounts) < 2:
         raise InputError(

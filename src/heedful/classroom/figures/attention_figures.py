@@ -15,6 +15,7 @@ from heedful.classroom.figures.figure import Figure, figure
 from heedful.classroom.figures.panels import matrix
 from heedful.classroom.figures.patterns import SIDES, attention_patterns, figure_entry, marks_of, side
 from heedful.classroom.figures.token_labels import caption_of, labels, readable
+from heedful.core.checks import check_choice
 from heedful.core.errors import InputError, nearest
 from heedful.core.images import ImageProcessor, open_image
 from heedful.interp.inputs import Input, ids_of, is_pair, part_at, reading
@@ -136,9 +137,8 @@ def heads(
 
 def check_look(scale: str, palette: str) -> None:
     """Raise InputError for a scale or a palette that there is not."""
-    for name, value, allowed in (("scale", scale, SCALES), ("palette", palette, PALETTES)):
-        if value not in allowed:
-            raise InputError(f"`{name}={value!r}` is unknown", hint=f"choose {', '.join(allowed)}")
+    check_choice("scale", scale, SCALES)
+    check_choice("palette", palette, PALETTES)
 
 
 def choose_head(patterns: list[Entry], layer: int | str, head: int | str) -> tuple[int, int | str]:

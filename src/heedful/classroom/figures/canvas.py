@@ -16,6 +16,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from heedful.classroom.figures.token_labels import CONTROL
+from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
 from heedful.core.files import open_atomically
 from heedful.core.lazy import import_optional
@@ -127,9 +128,7 @@ THEMES = {
 
 def theme_of(name: str) -> Theme:
     """A theme by its name."""
-    if name not in THEMES:
-        raise ConfigError(f"`theme={name!r}` is unknown", hint=f"choose {' or '.join(THEMES)}")
-    return THEMES[name]
+    return THEMES[check_choice("theme", name, THEMES, ConfigError)]
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from heedful.core.checks import check_choice
 from heedful.core.errors import InputError, nearest
 from heedful.core.files import Paths, expand_paths, name_files, open_bytes, read_blocks, read_lines, stem_path
 from heedful.core.lazy import import_optional
@@ -60,10 +61,7 @@ class Documents:
 
 def documents(paths: Paths, unit: Unit = "file", encoding: str = "utf-8") -> Documents:
     """Return the documents of text files: one per file, per paragraph (between blank lines), or per line."""
-    if unit not in ("file", "paragraph", "line"):
-        raise InputError(
-            f"`unit={unit!r}` is unknown", hint="a document is a 'file', a 'paragraph' or a 'line'"
-        )
+    check_choice("unit", unit, ("file", "paragraph", "line"))
     files = tuple(expand_paths(paths))
     for path in files:
         if path.stat().st_size == 0:

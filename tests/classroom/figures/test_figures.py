@@ -138,7 +138,7 @@ def test_pictures_are_drawn_for_a_dark_page_too(tmp_path: Path) -> None:
     figure = view.attention(tokens=["a", "b"], pattern=torch.eye(2))
     assert '<html lang="en" data-theme="dark">' in figure.save(tmp_path / "x.html", theme="dark").read_text()
     assert '<html lang="en">' in figure.to_html()
-    with pytest.raises(ConfigError, match="choose light or dark"):
+    with pytest.raises(ConfigError, match="choose one of light, dark"):
         figure.save(tmp_path / "x.svg", theme="black")
 
 
@@ -384,8 +384,8 @@ BAD = [
     (lambda m: view.attention(m, IDS, layer="blocks.0.att"), "did you mean 'blocks.0.attn'"),
     (lambda m: view.attention(m, IDS, head=7), "head=7 is outside"),
     (lambda m: view.attention(m, IDS, head="all"), "give a number, 'mean' or 'max'"),
-    (lambda m: view.attention(m, IDS, scale="cubic"), "choose linear, sqrt, log"),
-    (lambda m: view.attention(m, IDS, palette="jet"), "choose blue, cividis"),
+    (lambda m: view.attention(m, IDS, scale="cubic"), "choose one of linear, sqrt, log"),
+    (lambda m: view.attention(m, IDS, palette="jet"), "choose one of blue, cividis"),
     (lambda m: view.attention(m, list(range(5)) * 2000), "shorten it to"),
     (lambda m: view.attention(tokens=["a"]), "both tokens= and pattern="),
     (lambda m: view.attention(tokens=["a"], pattern=torch.eye(2)), "does not fit 1 queries and 1 keys"),

@@ -181,9 +181,9 @@ def _integrate(logit: Logit, vectors: Vectors, base: Vectors, steps: int) -> tup
         used += 2 * POINTS
     if not abs(gap) <= 0.1 * max(abs(total), NO_RISE):
         raise InputError(
-            f"with steps={steps} the shares sum to {total - gap:.3g}, and the logit of the answer rises by "
+            f"with `steps={steps}` the shares sum to {total - gap:.3g}, and the logit of the answer rises by "
             f"{total:.3g}: integrated gradients have not converged",
-            hint=f"set steps={max(4 * steps, MAX_STEPS)}, or choose a baseline nearer to the text, such as "
+            hint=f"set `steps={max(4 * steps, MAX_STEPS)}`, or choose a baseline nearer to the text, such as "
             "another text of as many tokens",
         )
     return {n: torch.stack([p.scores[n] for p in pieces]).sum(0) for n in vectors}, total, gap

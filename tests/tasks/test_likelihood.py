@@ -143,7 +143,7 @@ def test_an_encoder_decoder_ranks_targets_of_a_source() -> None:
         (lambda: log_probability(speller(), "a" * 500), "context"),
         (lambda: rank(speller(), "a", []), "list of texts"),
         (lambda: rank(speller(), "a", "b"), "list of texts"),
-        (lambda: rank(speller(), "a", ["b"], by="sum"), "'total' or 'mean'"),  # type: ignore[arg-type]
+        (lambda: rank(speller(), "a", ["b"], by="sum"), "one of total, mean"),  # type: ignore[arg-type]
         (lambda: rank(speller(), "a", ["b", 3]), "candidates must be a list of texts"),  # type: ignore[list-item]
         (lambda: rank(speller(), 3, ["b"]), "the prompt must be a text; got 3"),  # type: ignore[arg-type]
         (lambda: log_probability(speller(), 3), "text must be a list of texts; got 3"),  # type: ignore[arg-type]

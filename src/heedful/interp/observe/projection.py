@@ -13,7 +13,6 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
 from heedful.core.lazy import import_optional
 
@@ -40,7 +39,8 @@ def project(
 
     `perplexity` is about how many neighbours count for t-SNE and UMAP, which begin at random, as `seed` says.
     """
-    check_choice("method", method, NAMES)
+    if method not in NAMES:
+        raise InputError(f"`method={method!r}` is unknown", hint=f"choose {', '.join(NAMES)}")
     rows = np.asarray(vectors, dtype=np.float64)
     if method == "pca":
         points, share = pca(rows, dims)

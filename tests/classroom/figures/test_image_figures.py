@@ -15,6 +15,7 @@ import heedful
 from heedful.classroom import figures as view
 from heedful.classroom.figures.canvas import encode_png
 from heedful.classroom.figures.kinds import tint_image
+from heedful.classroom.figures.part_equations import equations_of, title_of
 from heedful.core.errors import InputError
 from heedful.core.images import draw_text
 from heedful.nn.context import Watch
@@ -89,3 +90,11 @@ def test_the_title_has_the_name_given_and_the_page_shows_it_once(tmp_path: Path)
     assert "digits looks" in figure.to_svg()
     assert "digits looks" not in figure.to_dict()["drawn"]["light"]
     assert "∅" not in figure.to_dict()["drawn"]["light"]
+
+
+def test_the_embedding_of_an_image_is_one_of_patches() -> None:
+    embed = heedful.load("digits").embed
+    assert title_of(embed) == "Embedding of patches"
+    patches, learned, _ = equations_of(embed)
+    assert patches == "x_t = E patch_t + b + p_t"
+    assert learned == "x_t = c_t + p_t for t < 1"

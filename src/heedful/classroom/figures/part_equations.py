@@ -71,6 +71,14 @@ def embedding_equations(part: Any) -> Equations:
     return [f"x_t = {whole}", *([] if part.position is None else equations_of(part.position))]
 
 
+def patch_equations(part: Any) -> Equations:
+    """Return how patches of an image become vectors, behind the learned ones that belong to no patch."""
+    wrap = "{}" if part.norm is None else "norm({})"
+    patch = wrap.format(f"E patch_t{'' if part.token.bias is None else ' + b'} + p_t")
+    learned = [f"x_t = {wrap.format('c_t + p_t')} for t < {len(part.first)}"] if len(part.first) else []
+    return [f"x_t = {patch}", *learned, *equations_of(part.position)]
+
+
 def block_equations(part: Any) -> Equations:
     """Return how a block adds its parts, in their order and under their names."""
     if isinstance(part, ConvBlock):
@@ -132,7 +140,7 @@ FUNCTIONS: dict[str, Callable[[Any], Equations]] = {
     "GatedMLP": lambda part: [f"y = W_2 ({activation_name(part)}(W_G x) ⊙ W_1 x)"],
     "MLP": lambda part: [f"y = W_2 {activation_name(part)}(W_1 x)"],
     "Neighbours": lambda part: [f"y_t = {activation_name(part)}(Σ_o W_o x_{{t+o}} + b)"],
-    "Embedding": embedding_equations,
+    "Embedding": embedding_equations, "PatchEmbedding": patch_equations,
     "Sinusoidal": sinusoid_equations,
     "Learned": lambda part: [f"p_t = P[t + {part.offset}]" if part.offset else "p_t = P[t]"],
     "Block": block_equations, "ParallelBlock": block_equations, "NormedResidualBlock": block_equations,

@@ -137,8 +137,6 @@ def test_attention_to_an_image_is_drawn_and_its_heads_are_scored() -> None:
     scores = head_scores(model, image)
     assert len(scores) == 6
     assert all(score.induction is None and score.entropy > 0 for score in scores)
-    with refused(InputError, "writes nothing about an image"):
-        heedful.view.image_attention(model, image)
     with refused(InputError, "random tokens", hint="image"):
         gradient_by_distance(model)
     assert len(gradient_by_distance(model, reading(model, image)).norms) == 9

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from heedful.core.checks import position_of as position_of
 from heedful.core.errors import InputError, nearest
-from heedful.models.base import LM, MediaLM, Model, Seq2Seq, evaluation_mode
+from heedful.models.base import LM, DualEncoder, MediaLM, Model, Seq2Seq, evaluation_mode
 from heedful.models.calls import ForwardOptions
 from heedful.nn.attention.attentive import Decoding
 from heedful.nn.attention.multi_head import CrossAttention
@@ -91,6 +91,7 @@ def reading(model: Model, text: Text | Input, target: Text | None = None, *, wri
     A target given as text gets the start token before it; ids are taken as the decoder reads them. A pair of
     texts is read by an encoder as it was trained to: [CLS] first [SEP] second [SEP].
     """
+    check_one_input(model)
     if isinstance(text, Input):
         return text
     if is_pair(text):
@@ -110,8 +111,18 @@ def reading(model: Model, text: Text | Input, target: Text | None = None, *, wri
     return Input(ids, names_of(model, ids), written, names_of(model, written))
 
 
+def check_one_input(model: Model) -> None:
+    """Raise InputError for a model that reads a text and an image at once."""
+    if isinstance(model, DualEncoder):
+        raise InputError(
+            f"a {model.family.name} model reads a text and an image",
+            hint="take one of its encoders: model.text or model.image",
+        )
+
+
 def probe_input(model: Model) -> Input:
     """Return two or three tokens that any model reads, to see what comes out."""
+    check_one_input(model)
     if isinstance(model, MediaLM):
         return reading(model, model.embed.blank(1, 1))
     vocab = min(table.vocab for table in model.tables.values())

@@ -19,7 +19,7 @@ from heedful.classroom.figures.part_equations import equations_of, title_of
 from heedful.core.errors import InputError
 from heedful.core.images import draw_text
 from heedful.nn.context import Watch
-from tests.image_toy import reader
+from tests.image_toy import reader, shape, vit
 from tests.properties.tiny import tiny
 from tests.refusal import refused
 
@@ -75,8 +75,36 @@ def test_other_figures_take_an_image_too(tmp_path: Path) -> None:
     assert view.attention(model, image).data["patterns"]
 
 
+def test_the_class_token_of_an_encoder_looks_in_every_layer(tmp_path: Path) -> None:
+    model, image, watch = vit(tmp_path), shape("cross", 0), Watch("*.pattern")
+    figure = view.image_attention(model, image)
+    with torch.no_grad():
+        model(model.image_processor(image), watch=watch)
+    looks = torch.stack([watch[f"blocks.{i}.attn.pattern"][0, :, 0] for i in range(2)])  # (L, H, S)
+    panel = figure.data["panels"][0]
+    assert np.allclose(panel["values"], looks.mean(1), atol=1e-6)
+    assert panel["rows"] == ["layer 0", "layer 1"]
+    assert figure.data["grid"] == [4, 4]
+    heads = view.image_attention(model, image, layer=1).data["panels"][0]
+    assert np.allclose(heads["values"], looks[1], atol=1e-6)
+    assert heads["rows"] == [f"head {i}" for i in range(4)]
+    one = view.image_attention(model, image, layer=0, head=2).data["panels"][0]
+    assert np.allclose(one["values"], looks[:1, 2], atol=1e-6)
+    assert view.image_attention(model, image, head=1).data["panels"][0]["rows"] == ["layer 0", "layer 1"]
+    with refused(InputError, "head=9"):
+        view.image_attention(model, image, head=9)
+    assert "layer 1" in figure.to_svg()
+
+
+def test_of_clip_its_image_encoder_is_drawn() -> None:
+    sizes = dict(height=16, patch=8, image_dim=24, image_layers=2, image_heads=3, project_dim=20)
+    model, image = heedful.build("clip", vocab=99, dim=24, heads=3, layers=1, **sizes), shape("cross", 0)
+    both, alone = view.image_attention(model, image), view.image_attention(model.image, image)
+    assert np.array_equal(both.data["panels"][0]["values"], alone.data["panels"][0]["values"])
+
+
 def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
-    with refused(InputError, "bart reads text", hint="vision-encoder-decoder"):
+    with refused(InputError, "bart reads text", hint="load a ViT or a vision-encoder-decoder"):
         view.image_attention(tiny("bart"), "number.png")
     with refused(InputError, "layer=7", hint="mean"):
         view.image_attention(reader(tmp_path), draw_text("1"), "1", layer=7)

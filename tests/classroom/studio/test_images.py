@@ -6,6 +6,7 @@ import base64
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,11 @@ from httpx2 import Response
 import heedful
 from heedful.classroom import figures as view
 from heedful.classroom.studio.studio_app import create_studio_app
+from heedful.core.errors import InputError
 from heedful.core.images import draw_text
 from tests.classroom.studio.conftest import get, tensor, traced
-from tests.image_toy import reader
+from tests.image_toy import reader, shape, vit
+from tests.refusal import refused
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +82,40 @@ def test_a_patch_is_neither_replaced_nor_shuffled(client: TestClient) -> None:
     assert client.get("/api/models/reader/speed").status_code == 422  # an image has one length
 
 
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A server over a tiny ViT and CLIP's image encoder."""
+    folder = tmp_path_factory.mktemp("encoders")
+    vit(folder)
+    sizes: dict[str, Any] = dict(dim=24, heads=3, layers=2, height=16, patch=8, project_dim=20, seed=0)
+    heedful.save(heedful.build("clip-vision-model", **sizes), folder / "clip")
+    app = create_studio_app(models_folder=folder, runs_folder=folder)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        yield client
+
+
+@pytest.mark.parametrize("model", ["vit", "clip"])
+def test_where_an_image_encoder_looks_is_offered_and_drawn(encoders: TestClient, model: str) -> None:
+    assert get(encoders, f"/api/models/{model}")["reads"] == "images"
+    assert get(encoders, f"/api/models/{model}/figures")["figures"][0]["name"] == "image_attention"
+    trace = traced(encoders, model, text="305")
+    figure = get(encoders, f"/api/trace/{trace['id']}/figures/image_attention")
+    assert figure["kind"] == "image_attention"
+    assert figure["data"]["panels"][0]["rows"] == ["layer 0", "layer 1"]
+
+
+def test_an_image_is_labelled_in_play(encoders: TestClient) -> None:
+    assert get(encoders, "/api/models/vit")["tasks"] == ["image-classification"]
+    file = io.BytesIO()
+    shape("cross", 0).save(file, "PNG")
+    sent = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    body = {"model": "vit", "task": "image-classification", "inputs": {"image": sent}}
+    answer = encoders.post("/api/play", json=body).json()
+    model = encoders.app.state.studio.registry.get("vit").model  # type: ignore[attr-defined]
+    assert answer["result"] == heedful.pipeline(model=model)(shape("cross", 0))
+    assert answer["figure"]["kind"] == "image_attention"
+
+
 def play(client: TestClient, **inputs: str) -> Response:
     return client.post("/api/play", json={"model": "reader", "task": "image-to-text", "inputs": inputs})
 
@@ -119,3 +156,16 @@ def test_what_cannot_be_read_of_a_drawn_text_is_said(client: TestClient) -> None
     assert any("squeezed" in said for said in long)
     assert any("'x'" in said for said in strange)
     assert any("'x'" in said for said in traced(client, "reader", text="3x")["warnings"])
+
+
+def test_a_model_of_texts_and_images_is_refused_by_name(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = dict(height=16, patch=8, image_dim=24, image_layers=1, image_heads=3)
+    clip = heedful.build("clip", vocab=99, dim=24, heads=3, layers=1, project_dim=20, **sizes)
+    with refused(InputError, "reads a text and an image", hint="model.image"):
+        view.attention(clip, shape("cross", 0))
+    heedful.save(clip, tmp_path / "both")
+    app = create_studio_app(models_folder=tmp_path, runs_folder=tmp_path)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        answer = client.get("/api/models/both")
+    assert answer.status_code == 422
+    assert "reads a text and an image" in answer.json()["error"]["message"]

@@ -1,4 +1,4 @@
-// An image for a model that reads one: a text that is drawn, one's own handwriting, or a file; and what the model reads in it.
+// An image for a model that reads one: a text that is drawn, one's own handwriting, or a file; and what the model reads in it, or its labels.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { startText, type Caps } from "../api";
 import { unpackAll, type FigureJson } from "../figures";
@@ -13,14 +13,14 @@ const WAYS = ["text", "hand", "file"];
 const [WIDE, HIGH, PEN] = [576, 96, 11]; // of the sheet to write on, and the width of a stroke
 const LONGEST = 768; // pixels of a side of a file that are sent
 
-export function ImageDesk({ caps }: { caps: Caps }) {
+export function ImageDesk({ caps, task }: { caps: Caps; task: string }) {
   const way = choice("way", WAYS) ?? WAYS[0];
   const text = place.value.params.x ?? startText(caps);
   const [draft, setDraft] = useDraft(text);
   const [image, setImage] = useState("");
   const runner = useRunner();
   const start = (inputs: Record<string, string>) => {
-    const body = { model: caps.id, task: "image-to-text", inputs, parameters: {}, stream: false };
+    const body = { model: caps.id, task, inputs, parameters: {}, stream: false };
     void runner.run("/api/play", body, () => {});
   };
   const send = () => {
@@ -50,7 +50,7 @@ export function ImageDesk({ caps }: { caps: Caps }) {
       {runner.answer ? (
         <Panel title={t("play.answer")} part="answer">
           <Warnings of={runner.answer.warnings} />
-          <Result task="image-to-text" answer={runner.answer} values={{}} writing={false} />
+          <Result task={task} answer={runner.answer} values={{}} writing={false} />
           {runner.answer.figure ? <Looked figure={runner.answer.figure} /> : null}
           {way === "text" ? <div class="row"><span class="muted">{t("play.inside")}</span>{["attention", "predict", "figures"].map((page) => <Go key={page} to={page}>{t(`pages.${page}`)}</Go>)}</div> : null}
           <CopyPython python={runner.answer.python} />
@@ -60,7 +60,7 @@ export function ImageDesk({ caps }: { caps: Caps }) {
   );
 }
 
-/** Where the model looked while it wrote each character. */
+/** Where the model looked, in each layer or while it wrote each character. */
 function Looked({ figure }: { figure: FigureJson }) {
   const [data, setData] = useState<Record<string, unknown>>();
   useEffect(() => {

@@ -62,7 +62,7 @@ export function PlayPage({ caps }: { caps: Caps }) {
         <Segments label={t("play.task")} value={task} onChange={(v) => set({ task: v, go: null })}
           choices={caps.tasks.map((k) => ({ value: k, label: t(`tasks.${k}`) }))} />
       ) : null}
-      {task === "image-to-text" ? <ImageDesk caps={caps} /> : <Desk key={task} caps={caps} task={task} />}
+      {caps.reads === "images" ? <ImageDesk key={task} caps={caps} task={task} /> : <Desk key={task} caps={caps} task={task} />}
     </>
   );
 }

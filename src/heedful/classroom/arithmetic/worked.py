@@ -171,6 +171,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "relu2": lambda x: np.maximum(x, 0.0) ** 2,
     "gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2,
     "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
     "silu": lambda x: x / (1 + np.exp(-x)),
     "ᵀ": np.transpose,
     "norm": np.linalg.norm,

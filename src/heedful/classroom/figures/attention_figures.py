@@ -22,7 +22,7 @@ from heedful.interp.inputs import Input, ids_of, is_pair, part_at, reading
 from heedful.interp.observe.attention import attention as attended
 from heedful.interp.observe.attention import head_scores, pattern_scores
 from heedful.interp.observe.mixing import window_of
-from heedful.models.base import Model, Seq2Seq
+from heedful.models.base import DualEncoder, MediaLM, Model, Seq2Seq
 from heedful.nn.embedding import PatchEmbedding
 
 LONGEST = 4096  # tokens whose patterns are drawn at all
@@ -264,7 +264,7 @@ def states_of(inputs: CollectedPatterns) -> Figure:
     return Figure("states", f"States of {inputs.name}", inputs.about, {"panels": panels}, note)
 
 
-# image_attention: where in an image a model looks while it writes each token.
+# image_attention: where in an image a model looks, layer by layer, or while it writes each token.
 
 
 LARGEST = 384  # pixels of a side of the image that is kept in a figure
@@ -275,37 +275,61 @@ def image_attention(
     model: Model, image: Any, target: Any = None, *, layer: int | str = "mean", head: int | str = "mean",
     name: str = "",
 ) -> Figure:  # fmt: skip
-    """Draw where in an image the model looks while it writes each token.
+    """Draw where in an image the model looks: in every layer, or while it writes each token.
 
-    These are the weights of its cross-attention over the patches. `image` is a path, an array of pixels or an
-    image of Pillow. Without a target, the model writes its own. `layer` and `head` are numbers, or "mean"
-    over all of them. `name` is the name of the model in the title.
+    If the model writes, these are the weights of its cross-attention over the patches. Without a target, it
+    writes its own. If it writes nothing, as a ViT, these are the weights of its class token in each layer, or
+    with a `layer` in each of its heads. `image` is a path, an array of pixels or an image of Pillow. `layer`
+    and `head` are numbers, or "mean" over all of them. `name` is the name of the model in the title.
     """
-    embed = model.embed if isinstance(model, Seq2Seq) else None
+    model = model.image if isinstance(model, DualEncoder) else model
+    embed = model.embed if isinstance(model, Seq2Seq | MediaLM) else None
     if not isinstance(embed, PatchEmbedding):
-        what = "reads text, not images" if model.image_processor is None else "writes nothing about an image"
-        raise InputError(f"a {model.family.name} {what}", hint="load a vision-encoder-decoder")
-    given = reading(model, image, target)
-    seen = attended(model, given, only=("decoder.*.cross",))
+        raise InputError(
+            f"a {model.family.name} reads {'sound' if model.sound_processor else 'text'}, not images",
+            hint="load a ViT or a vision-encoder-decoder",
+        )
+    given, writes = reading(model, image, target), isinstance(model, Seq2Seq)
+    seen = attended(model, given, only=("decoder.*.cross",) if writes else ("blocks.*.attn",))
     every = torch.stack([pattern.values for pattern in seen.patterns.values()])  # (L, H, T, S)
-    chosen = _choose(_choose(every, "layer", layer), "head", head).float().cpu()  # (T, S)
-    written = readable(model, next(iter(seen.patterns.values())).queries)
-    names, first = list(given.tokens), len(embed.first)
+    names, first, name = list(given.tokens), len(embed.first), name or model.family.name
+    said_of = lambda what, value: f"all {what}s" if value == "mean" else f"{what} {value}"
+    which = f"{said_of('layer', layer)}, {said_of('head', head)}"
+    if writes:
+        chosen = _choose(_choose(every, "layer", layer), "head", head)  # (T, S)
+        rows, unit = readable(model, next(iter(seen.patterns.values())).queries), "token written"
+        title = f"Where {name} looks while it writes: {which}"
+    else:
+        chosen, rows, unit = class_token_weights(every[:, :, 0], layer, head)
+        title = f"Where the class token of {name} looks: {which}"
+    chosen = chosen.float().cpu()
     off = float(chosen[:, :first].sum() / chosen.sum().clamp(min=1e-9))
-    panel = matrix("weights", chosen, written, names, axes=("token written", "patch: row, column"))
+    panel = matrix("weights", chosen, rows, names, axes=(unit, "patch: row, column"))
     data = {
         "panels": [panel], "pixels": shown_pixels(model.image_processor, image, given), "first": first,
         "grid": list(embed.grid),
     }  # fmt: skip
     source = str(image) if isinstance(image, str | Path) else "image"
-    said_of = lambda what, value: f"all {what}s" if value == "mean" else f"{what} {value}"
-    which = f"{said_of('layer', layer)}, {said_of('head', head)}"
-    name = name or model.family.name
-    title = f"Where {name} looks while it writes: {which}"
     learned = " and ".join(names[:first])
     note = f"{100 * off:.0f} % of all weight goes to {learned}, which belongs to no place in the image."
     about = {"model": name, "image": source, "layer": layer, "head": head}
     return Figure("image_attention", title, about, data, note)
+
+
+def class_token_weights(
+    weights: torch.Tensor, layer: int | str, head: int | str
+) -> tuple[torch.Tensor, list[str], str]:
+    """Return some of the weights (L, H, S) of a token as rows, the names of the rows, and what they are.
+
+    There is a row for each layer, or with a layer for each of its heads, or with both for that head.
+    """
+    if layer == "mean":
+        chosen, unit = torch.stack([_choose(heads, "head", head) for heads in weights]), "layer"
+    elif head == "mean":
+        chosen, unit = _choose(weights, "layer", layer), "head"
+    else:
+        return _choose(_choose(weights, "layer", layer), "head", head)[None], [f"head {head}"], "head"
+    return chosen, [f"{unit} {i}" for i in range(len(chosen))], unit
 
 
 def _choose(values: torch.Tensor, axis: str, which: int | str) -> torch.Tensor:

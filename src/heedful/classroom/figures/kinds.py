@@ -361,7 +361,8 @@ def draw_image_attention(data: Mapping[str, Any]) -> Drawing:
     columns = max(1, int((PAGE + TILE_GAP) // (wide + TILE_GAP)))
     tiles = [("the image", pixels)]
     limit = float(weights.max())
-    names = [f"{i + 1}: {short(name)}" for i, name in enumerate(panel["rows"])]
+    numbered = panel["rowTitle"] == "token written"  # layers and heads have their numbers
+    names = [f"{i + 1}: {short(name)}" if numbered else name for i, name in enumerate(panel["rows"])]
     tiles += [(name, tint_image(pixels, one, limit)) for name, one in zip(names, weights, strict=True)]
     shapes: list[Shape] = []
     for i, (name, tile) in enumerate(tiles):

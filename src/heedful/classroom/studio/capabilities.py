@@ -24,7 +24,7 @@ from heedful.interp.observe.mixing import (
 )
 from heedful.interp.observe.prediction import answer_names, predicts
 from heedful.interp.observe.recurrent_states import recurrent_parts
-from heedful.models.base import Model, Seq2Seq
+from heedful.models.base import MediaLM, Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.nn.head import NoHead
 from heedful.nn.norm import RMSNorm
@@ -82,7 +82,7 @@ def tasks_of(model: Model | Word2Vec) -> list[str]:
 
     if isinstance(model, Word2Vec):
         return ["neighbours", "analogy"]
-    if model.tokenizer is None:
+    if model.tokenizer is None and not isinstance(model, MediaLM):
         return []
     tasks = []
     for task, row in TASKS.items():
@@ -90,8 +90,9 @@ def tasks_of(model: Model | Word2Vec) -> list[str]:
         # Any model gives vectors; the page offers that of those which are made for it.
         if kind.fits(model) and (kind.heads or model.config.head == "none"):
             tasks.append(task)
-    left_out = {"rerank", "automatic-speech-recognition"}  # the page has no form for them
-    if model.tokenizer.chat_template is None:
+    # The page has no form for these.
+    left_out = {"rerank", "automatic-speech-recognition", "zero-shot-image-classification"}
+    if model.tokenizer is None or model.tokenizer.chat_template is None:
         left_out.add("conversational")
     if isinstance(model, Seq2Seq):
         translates = languages(model) is not None

@@ -39,7 +39,7 @@ from heedful.tasks.generation import (
 from heedful.tasks.registry import TASKS, pipeline
 from heedful.word2vec import Word2Vec
 
-IMAGE_TASK = "image-to-text"
+IMAGE_TASKS = ("image-to-text", "image-classification")
 LISTENING = threading.Lock()  # for warnings
 VECTOR_FIELDS = {"neighbours": ("word",), "analogy": ("a", "b", "c")}  # of word vectors
 # What the page calls a setting of generation → what a pipeline calls it.
@@ -93,8 +93,8 @@ def run_task(
 ) -> dict[str, Any]:
     """Return the result, the warnings on the way, and the Python that gives it."""
     given = form_inputs(task, inputs)
-    if task == IMAGE_TASK:
-        return read_image(loaded_model, inputs)
+    if task in IMAGE_TASKS:
+        return read_image(loaded_model, task, inputs)
     if isinstance(loaded_model.model, Word2Vec):
         return _with_vectors(loaded_model, task, given, parameters)
     if task in VECTOR_FIELDS:
@@ -196,14 +196,14 @@ def cut_prompt(model: Model, ids: list[int]) -> tuple[list[int], list[str]]:
 # Reading an image for the page Play: one that a visitor drew or opened, or a text that is drawn as one.
 
 
-def read_image(loaded_model: LoadedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the text that a model reads in an image, and the figure of where it looked."""
-    model, pipe = loaded_model.sequence, open_pipeline(loaded_model, IMAGE_TASK)
+def read_image(loaded_model: LoadedModel, task: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a model reads in an image, a text or labels, and the figure of where it looked."""
+    model, pipe = loaded_model.sequence, open_pipeline(loaded_model, task)
     image, code, notes = input_image(model, inputs)
     result, heard = call_pipeline(pipe, image)
     figure = view.image_attention(model, image, name=loaded_model.id)
     imports = snippets.import_lines(draw_text) if "draw_text" in code else ""
-    lines = f"image = {code}\nprint(heedful.pipeline({IMAGE_TASK!r}, model=model)(image))"
+    lines = f"image = {code}\nprint(heedful.pipeline({task!r}, model=model)(image))"
     saved = f"image = {code}\nheedful.view.image_attention(model, image).save('image_attention.html')"
     drawn = figure.to_dict() | {"python": snippets.script(loaded_model.entry, saved, imports)}
     return {

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from heedful.classroom.studio.jobs import Report, run_while_connected, stream_job
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.task_runner import (
-    IMAGE_TASK,
+    IMAGE_TASKS,
     form_inputs,
     generate_text,
     run_task,
@@ -37,7 +37,7 @@ class PlayRequest(BaseModel):
 
 @router.post("/api/play")
 async def play(body: PlayRequest, request: Request, studio: Here, client: Client = None) -> Response:
-    if body.stream and body.task == IMAGE_TASK:
+    if body.stream and body.task in IMAGE_TASKS:
         raise InputError("the text in an image is not streamed", hint="leave stream out")
     form_inputs(body.task, body.inputs)  # what is missing is said before anything is streamed
     if body.stream:
@@ -63,7 +63,7 @@ async def play(body: PlayRequest, request: Request, studio: Here, client: Client
 @router.post("/api/beams")
 async def beams(body: PlayRequest, request: Request, studio: Here, client: Client = None) -> Response:
     """A task written with beams: the text and the search that found it."""
-    if body.task == IMAGE_TASK:
+    if body.task in IMAGE_TASKS:
         raise InputError("the search over an image is drawn by heedful.view.beams", hint="leave beams out")
     search = lambda loaded_model: search_beams(loaded_model, body.task, body.inputs, body.parameters)
     return Json(await run_model(studio, request, body.model, search, client))

@@ -205,7 +205,7 @@ export function Ask({ caps, text, extra, plain }: { caps: Caps; text: string; ex
   const listed = useExamples();
   const drawn = caps.reads === "images";
   const examples = drawn ? t("ask.drawn").split(" ") : listed.data?.sentences.map((s) => s.text);
-  const pair = caps.kind === "encoder-decoder" ? t("ask.target") : caps.kind === "encoder" ? t("ask.second") : null;
+  const pair = caps.kind === "encoder-decoder" ? t("ask.target") : caps.kind === "encoder" && !drawn ? t("ask.second") : null;
   const hint = t(caps.kind === "encoder" ? "ask.optional" : "ask.ownWriting");
   const send = (patch: Patch = {}) => set({ x: draft, y: pair ? aim : null, q: null, k: null, ...patch });
   return (

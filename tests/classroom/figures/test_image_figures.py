@@ -85,7 +85,10 @@ def test_the_class_token_of_an_encoder_looks_in_every_layer(tmp_path: Path) -> N
     assert np.allclose(panel["values"], looks.mean(1), atol=1e-6)
     assert panel["rows"] == ["layer 0", "layer 1"]
     assert figure.data["grid"] == [4, 4]
-    heads = view.image_attention(model, image, layer=1).data["panels"][0]
+    assert figure.title.endswith("looks: each layer, all heads")
+    of_layer = view.image_attention(model, image, layer=1)
+    assert of_layer.title.endswith("looks: layer 1, each head")
+    heads = of_layer.data["panels"][0]
     assert np.allclose(heads["values"], looks[1], atol=1e-6)
     assert heads["rows"] == [f"head {i}" for i in range(4)]
     one = view.image_attention(model, image, layer=0, head=2).data["panels"][0]

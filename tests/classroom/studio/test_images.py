@@ -102,6 +102,7 @@ def test_where_an_image_encoder_looks_is_offered_and_drawn(encoders: TestClient,
     figure = get(encoders, f"/api/trace/{trace['id']}/figures/image_attention")
     assert figure["kind"] == "image_attention"
     assert figure["data"]["panels"][0]["rows"] == ["layer 0", "layer 1"]
+    assert "of all weight goes to [CLS]" in figure["note"]
 
 
 def test_an_image_is_labelled_in_play(encoders: TestClient) -> None:

@@ -301,6 +301,8 @@ def image_attention(
         title = f"Where {name} looks while it writes: {which}"
     else:
         chosen, rows, unit = class_token_weights(every[:, :, 0], layer, head)
+        which = which.replace("all layers", "each layer")
+        which = which if unit == "layer" else which.replace("all heads", "each head")
         title = f"Where the class token of {name} looks: {which}"
     chosen = chosen.float().cpu()
     off = float(chosen[:, :first].sum() / chosen.sum().clamp(min=1e-9))

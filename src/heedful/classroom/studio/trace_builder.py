@@ -321,7 +321,8 @@ class TraceBuilder:
         minds = table is not None and 0 < max(type_ids) < table.num_embeddings
         types = torch.tensor([type_ids], device=model.device) if minds else None
         second = sides.index(1) if 1 in sides else None
-        return Input(read, names_of(model, ids), types=types, second=second)
+        names = names_of(model, ids if self.pixels is None else read)
+        return Input(read, names, types=types, second=second)
 
     @torch.no_grad()
     def change(self, inputs: Input, baseline: Sequence[int], output: Tensor) -> dict[str, Any]:

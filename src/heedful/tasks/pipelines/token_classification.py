@@ -285,9 +285,9 @@ def split_sentence(one: Sentence, tokenizer: TokenizerProtocol, room: int) -> li
     if len(" ".join(one.words).encode()) <= room:  # a token is a byte at least
         return [one]
     ids, begun_words = encode_words(one.words, tokenizer)
-    starts = np.flatnonzero(begun_words >= 0)
+    starts: list[int] = np.flatnonzero(begun_words >= 0).tolist()
     cuts, first = [0], 0
-    for token, end in zip(starts, [*starts[1:], len(ids)], strict=True):
+    for token, end in pairwise([*starts, len(ids)]):
         if end - first > room and begun_words[token] > cuts[-1]:
             cuts.append(int(begun_words[token]))
             first = token

@@ -34,10 +34,10 @@ SCALINGS: list[dict[str, Any]] = [
     {"rope_scaling": {"type": "linear", "factor": 2.0}},
 ]
 # GPT-NeoX calls its base otherwise; Phi-3, and Phi with experts, have long rope only
-# (test_configs_in_the_wild.py). Theirs does not stretch Gemma 3, OLMo 3 and ModernBERT where only `type` says
-# so.
+# (test_configs_in_the_wild.py). Theirs does not stretch Gemma 3, OLMo 3 and both ModernBERTs where only
+# `type` says so.
 BASES = {"gpt_neox": "rotary_emb_base"}
-ONLY_ROPE_TYPE = {"gemma3_text", "modernbert", "olmo3"}
+ONLY_ROPE_TYPE = {"gemma3_text", "modernbert", "modernbert-decoder", "olmo3"}
 
 
 @pytest.mark.parametrize("kind", TURNED)

@@ -59,7 +59,7 @@ def test_a_nomic_bert_configured_in_older_words_is_the_same(tmp_path: Path) -> N
 )
 def test_a_nomic_bert_that_is_another_model_is_refused(key: str, value: Any, tmp_path: Path) -> None:
     older_nomic(tmp_path, **{key: value})
-    with refused(ConfigError, f"{key}={value!r}"):
+    with refused(ConfigError, f'"{key}": {value!r}'):
         heedful.load(tmp_path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
@@ -126,12 +127,11 @@ def by_model_type(model_type: str, classes: object = None) -> Family:
     if model_type not in table:
         # A published name that is near to a known one is no slip of the pen, but another architecture.
         own = model_type.startswith("heedful-")
-        alike = sorted(name for name in table if name.startswith("heedful-") == own)
+        alike = get_close_matches(model_type, [name for name in table if name.startswith("heedful-") == own])
+        similar = f"similar names are known: {', '.join(alike)}; " if alike else ""
         raise NotFound(
             f'config.json has "model_type": {model_type!r:.80}, which is not known here',
-            hint=REFUSED.get(model_type)
-            or (nearest(model_type, alike, cutoff=0.75) if own else "")
-            or f"known: {', '.join(alike)}",
+            hint=REFUSED.get(model_type) or f"{similar}heed ls lists the families that can be read",
         )
     return table[model_type]
 

@@ -108,8 +108,7 @@ class _Recomputing(nn.Module):
             return self.once(x, ctx, state)
         # The second time must find what the first one found, and not what that one left for others.
         run = lambda x: self.once(x, replace(ctx, memo=dict(ctx.memo)))
-        out: Tensor = checkpoint(run, x, use_reentrant=False)
-        return out
+        return checkpoint(run, x, use_reentrant=False)
 
 
 def recompute(model: nn.Module) -> int:

@@ -61,8 +61,7 @@ class Part(nn.Module):
         raise NotImplementedError
 
     def __call__(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        result: Tensor = super().__call__(x, ctx, state)
-        return result
+        return super().__call__(x, ctx, state)
 
 
 @dataclass(frozen=True)

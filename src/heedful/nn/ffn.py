@@ -71,8 +71,7 @@ class MLP(Part):
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         hidden = ctx.see("hidden", self.act(ctx.see("up", self.up(x))))  # (B, T, F)
-        out: Tensor = self.down(F.dropout(hidden, self.dropout, self.training))
-        return out
+        return self.down(F.dropout(hidden, self.dropout, self.training))
 
 
 class GatedMLP(Part):
@@ -90,5 +89,4 @@ class GatedMLP(Part):
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         gate = self.act(ctx.see("gate", self.gate(x)))
         hidden = ctx.see("hidden", gate * ctx.see("up", self.up(x)))  # (B, T, F)
-        out: Tensor = self.down(F.dropout(hidden, self.dropout, self.training))
-        return out
+        return self.down(F.dropout(hidden, self.dropout, self.training))

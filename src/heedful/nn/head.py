@@ -167,12 +167,10 @@ class MLMHead(WordHead):
         self.register_buffer("spare", torch.zeros(vocab) if spare else None)
 
     def features(self, x: Tensor) -> Tensor:
-        features: Tensor = self.norm(self.act(self.dense(x)))
-        return features
+        return self.norm(self.act(self.dense(x)))
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        logits: Tensor = self.out(ctx.at("head").see("features", self.features(x)))
-        return logits
+        return self.out(ctx.at("head").see("features", self.features(x)))
 
 
 class DecoderMLMHead(MLMHead):
@@ -210,8 +208,7 @@ class Transform(nn.Module):
         self.act, self.norm = act, norm
 
     def forward(self, x: Tensor) -> Tensor:
-        transformed: Tensor = self.norm(self.act(self.dense(x)))
-        return transformed
+        return self.norm(self.act(self.dense(x)))
 
 
 class PooledTokens(nn.Module):
@@ -245,8 +242,7 @@ class ClassifyHead(Head):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         pooled = ctx.at("head").see("pooled", self.pool(x, ctx), positions=None)
-        logits: Tensor = self.label(F.dropout(pooled, self.dropout, self.training))
-        return logits
+        return self.label(F.dropout(pooled, self.dropout, self.training))
 
 
 class ProjectHead(Head):
@@ -261,8 +257,7 @@ class ProjectHead(Head):
         self.project = nn.Linear(dim, size, bias=False)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        vector: Tensor = self.project(ctx.at("head").see("pooled", self.pool(x, ctx), positions=None))
-        return vector
+        return self.project(ctx.at("head").see("pooled", self.pool(x, ctx), positions=None))
 
 
 class ContrastHead(Head):
@@ -301,8 +296,7 @@ class SentenceHead(Head):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         vector = ctx.at("head").see("pooled", self.vectors(x, ctx.valid_new), positions=None)
-        logits: Tensor = self.linear(vector)
-        return logits
+        return self.linear(vector)
 
 
 class TagHead(Head):
@@ -321,8 +315,7 @@ class TagHead(Head):
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         if self.transform is not None:
             x = ctx.at("head").see("features", self.transform(x))
-        logits: Tensor = self.tag(F.dropout(x, self.dropout, self.training))
-        return logits
+        return self.tag(F.dropout(x, self.dropout, self.training))
 
 
 class SpanHead(Head):
@@ -338,8 +331,7 @@ class SpanHead(Head):
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         if self.transform is not None:
             x = ctx.at("head").see("features", self.transform(x))
-        logits: Tensor = self.span(x)
-        return logits
+        return self.span(x)
 
 
 class NextHead(Head):
@@ -354,8 +346,7 @@ class NextHead(Head):
         self.next = nn.Linear(dim, 2)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        logits: Tensor = self.next(ctx.at("head").see("pooled", self.pool(x, ctx), positions=None))
-        return logits
+        return self.next(ctx.at("head").see("pooled", self.pool(x, ctx), positions=None))
 
 
 class PretrainHead(Head):
@@ -375,8 +366,7 @@ class PretrainHead(Head):
         return self.mlm
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        logits: Tensor = self.mlm(x, ctx)
-        return logits
+        return self.mlm(x, ctx)
 
 
 class DetectHead(Head):
@@ -393,8 +383,7 @@ class DetectHead(Head):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         features = ctx.at("head").see("features", self.act(self.dense(x)))
-        logits: Tensor = self.replaced(features).squeeze(-1)
-        return logits
+        return self.replaced(features).squeeze(-1)
 
 
 def encoder_heads(

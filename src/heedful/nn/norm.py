@@ -103,8 +103,7 @@ def gain_and_shift(norm: nn.LayerNorm | RMSNorm) -> tuple[Tensor | float, Tensor
 def show_norm(norm: nn.Module, x: Tensor, ctx: Context) -> Tensor:
     """norm(x), with its `input`, its `scale` and its `output` shown; unwatched, norm(x) alone."""
     if ctx.watch is None:
-        normed: Tensor = norm(x)
-        return normed
+        return norm(x)
     return ctx.see("output", show_scale(norm, ctx.see("input", x), ctx))
 
 
@@ -114,8 +113,7 @@ def show_scale(norm: nn.Module, x: Tensor, ctx: Context) -> Tensor:
     Where an edit replaces it, what comes out follows from the edited one: so a norm can be frozen.
     """
     if ctx.watch is None or not isinstance(norm, nn.LayerNorm | RMSNorm) or not ctx.watches("scale"):
-        normed: Tensor = norm(x)
-        return normed
+        return norm(x)
     narrow = x.to(norm.weight.dtype) if getattr(norm, "narrows", False) else x
     wide = narrow.to(torch.promote_types(x.dtype, torch.float32))
     centred = wide - wide.mean(-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else wide

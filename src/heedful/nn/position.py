@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -193,23 +193,17 @@ class Scaling:
     """Rescales rotary frequencies. `by_length` ones change with the length of the text.
 
     A key keeps the frequencies of the pass that wrote it. If a text grows past `reread_length` tokens, every
-    position gets other frequencies, and the model reads the text again.
+    position gets other frequencies, and the model reads the text again. An `is_unlimited` one reads texts
+    that are longer than the context that the config states.
     """
 
     factor: float = 1.0
-
-    @property
-    def by_length(self) -> bool:
-        return False
+    by_length: ClassVar[bool] = False
+    is_unlimited: ClassVar[bool] = False
 
     @property
     def reread_length(self) -> int | None:
         return None
-
-    @property
-    def is_unlimited(self) -> bool:
-        """Whether texts may be longer than the context that the config states."""
-        return False
 
     def regime(self, length: int) -> int:
         """Return a number that two lengths share if, and only if, they have the same frequencies."""
@@ -243,14 +237,8 @@ class NTKScaling(Scaling):
     """
 
     context: int = 2048  # n₀, the length trained on
-
-    @property
-    def by_length(self) -> bool:
-        return True
-
-    @property
-    def is_unlimited(self) -> bool:
-        return True
+    by_length: ClassVar[bool] = True
+    is_unlimited: ClassVar[bool] = True
 
     def regime(self, length: int) -> int:
         return max(length, self.context)
@@ -342,10 +330,7 @@ class LongScaling(Scaling):
     short: tuple[float, ...] = ()
     long: tuple[float, ...] = ()
     attention_factor: float | None = None
-
-    @property
-    def by_length(self) -> bool:
-        return True
+    by_length: ClassVar[bool] = True
 
     @property
     def reread_length(self) -> int | None:

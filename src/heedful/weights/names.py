@@ -220,7 +220,10 @@ def fill_model(
         loaded = _load_slices(link, values, ours, slices or {}) if cut else _load(link, values, ours)
         for name, value in zip(link.ours, loaded, strict=True):
             added = isinstance(model.get_submodule(name.rpartition(".")[0]), nn.Linear)  # to a product
-            value = value if as_stored else _cast(value, target, keep_wide=dtype is None and not added)
+            vector = value.ndim < 2 and dtype is None and not added  # stored wider, it keeps its digits
+            if not as_stored and value.is_floating_point():
+                wide = vector and value.dtype.itemsize > target.itemsize
+                value = value if wide else value.to(target)
             set_tensor(model, name, value.contiguous())
         report_progress("tensors", number, len(links))
     for repeated, original in origin.copies.items():
@@ -322,15 +325,6 @@ def _main_dtype(entries: Iterable[TensorEntry]) -> torch.dtype:
             sizes[entry.dtype] += int(torch.Size(entry.shape).numel())
     most = sizes.most_common(1)[0][0] if sizes else torch.get_default_dtype()
     return most if most.itemsize > 1 else torch.bfloat16
-
-
-def _cast(value: Tensor, dtype: torch.dtype, *, keep_wide: bool) -> Tensor:
-    """To `dtype`; a vector that was stored wider keeps its digits unless a dtype was asked for."""
-    if not value.is_floating_point() or value.dtype == dtype:
-        return value
-    if keep_wide and value.ndim < 2 and value.dtype.itemsize > dtype.itemsize:
-        return value
-    return value.to(dtype)
 
 
 def published_tensors(

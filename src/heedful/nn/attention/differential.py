@@ -77,5 +77,4 @@ class DifferentialAttention(Part):
             first, second = attend(call, ctx).chunk(2, 1)
             heads = first - weight * second
         normed = join_heads(self.head_norm(heads)) * (1 - self.start)
-        out: Tensor = self.o(ctx.see("hidden", normed))
-        return out
+        return self.o(ctx.see("hidden", normed))

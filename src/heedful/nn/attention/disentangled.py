@@ -112,8 +112,7 @@ class DisentangledAttention(Part):
         q, k, v = ctx.see("q", q), ctx.see("k", k, keys=-2), ctx.see("v", v, keys=-2)
         bias = ctx.see("position_scores", self._position_scores(q, k, ctx), keys=-1) if self.terms else None
         call = Call(q, k, v, ctx.q_pos, ctx.k_pos, ctx.mask, bias, self.scale, self.dropout * self.training)
-        out: Tensor = self.o(join_heads(attend(call, ctx)))
-        return out
+        return self.o(join_heads(attend(call, ctx)))
 
     def _position_scores(self, q: Tensor, k: Tensor, ctx: Context) -> Tensor:
         """The second and third term, (B, H, T, S): each gathers from products with all 2·span vectors."""
@@ -157,8 +156,7 @@ class Neighbours(Part):
             mixed = self.conv(wide)
         else:
             mixed = self._within(wide, F.pad(documents, (reach, reach), value=-1), T)
-        out: Tensor = self.act(F.dropout(mixed.mT, self.dropout, self.training))
-        return out
+        return self.act(F.dropout(mixed.mT, self.dropout, self.training))
 
     def _within(self, width: Tensor, documents: Tensor, length: int) -> Tensor:
         """The same sum offset by offset, leaving out neighbours from other documents."""

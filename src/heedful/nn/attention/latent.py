@@ -89,8 +89,7 @@ class LatentAttention(Part):
             c, r = state.append(c, r, ctx.past)  # (B, 1, S, R), (B, 1, S, Kr)
         pays = state is not None and self._absorbs(x.shape[1], c.shape[2], ctx)
         form = self.attend_absorbed if pays else self.attend_expanded
-        out: Tensor = self.o(join_heads(form(q, q_turn, c, r, ctx)))
-        return out
+        return self.o(join_heads(form(q, q_turn, c, r, ctx)))
 
     def _absorbs(self, T: int, S: int, ctx: Context) -> bool:
         """Whether the absorbed form takes fewer multiplications, and may be used.

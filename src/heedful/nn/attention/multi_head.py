@@ -141,8 +141,7 @@ class Attention(Part):
 
     def output(self, heads: Tensor, x: Tensor, ctx: Context) -> Tensor:
         """Return o of what the heads read, which stands side by side, (B, T, H·K)."""
-        out: Tensor = self.o(heads)
-        return out
+        return self.o(heads)
 
 
 class GatedAttention(Attention):
@@ -238,5 +237,4 @@ class CrossAttention(Part):
         mask = ctx.memory_mask or Mask()
         k_pos = ctx.q_pos[:1, :1].expand(1, k.shape[2])  # a memory's mask does not ask for positions
         call = Call(q, k, v, ctx.q_pos, k_pos, mask, None, self.scale, self.dropout * self.training)
-        out: Tensor = self.o(join_heads(attend(call, ctx)))
-        return out
+        return self.o(join_heads(attend(call, ctx)))

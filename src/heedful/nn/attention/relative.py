@@ -61,8 +61,7 @@ class RelativeAttention(Attention):
         bias = bias + self.sentence_scores(q, k, ctx)
         q = q + self.content_bias[:, None]
         call = Call(q, k, v, ctx.q_pos, k_pos, mask, bias, self.scale, self.dropout * self.training)
-        out: Tensor = self.o(join_heads(attend(call, ctx)))
-        return out
+        return self.o(join_heads(attend(call, ctx)))
 
     def sentence_scores(self, q: Tensor, k: Tensor, ctx: Context) -> Tensor | float:
         """What is added to the scores (B, H, T, S) besides content and distance: nothing."""

@@ -219,8 +219,7 @@ class GatedDeltaNet(StatefulPart):
             heads = show_pattern(ctx, heads, v, delta_pattern(q, k, log_a, beta, ctx.fresh))
         heads = show_norm(self.norm, ctx.see("heads", heads).to(x.dtype), ctx.at("norm"))
         gate = F.silu(ctx.see("gate", gate))
-        out: Tensor = self.o(ctx.see("hidden", join_heads(heads) * gate))
-        return out
+        return self.o(ctx.see("hidden", join_heads(heads) * gate))
 
     def mix(self, rows: Tensor, ctx: Context, state: PartState | None) -> Tensor:
         """silu(conv(q x, k x, v x)), the three side by side"""

@@ -84,8 +84,7 @@ class LinearAttention(StatefulPart):
         heads = both[..., :-1] / total
         if with_pattern:
             heads = show_pattern(ctx, heads, v, linear_pattern(q, k, None, ctx.fresh) / total)
-        out: Tensor = self.o(join_heads(ctx.see("heads", heads)).to(x.dtype))
-        return out
+        return self.o(join_heads(ctx.see("heads", heads)).to(x.dtype))
 
 
 class GatedLinearAttention(StatefulPart):
@@ -126,8 +125,7 @@ class GatedLinearAttention(StatefulPart):
             heads = show_pattern(ctx, heads, v, linear_pattern(q, k, log_a, ctx.fresh))
         heads = show_norm(self.norm, ctx.see("heads", heads).to(x.dtype), ctx.at("norm"))
         gate = F.silu(ctx.see("gate", gate))
-        out: Tensor = self.o(ctx.see("hidden", join_heads(heads) * gate))
-        return out
+        return self.o(ctx.see("hidden", join_heads(heads) * gate))
 
 
 class Retention(StatefulPart):
@@ -164,8 +162,7 @@ class Retention(StatefulPart):
         if with_pattern:
             heads = show_pattern(ctx, heads, v, linear_pattern(q, k, log_a, ctx.fresh))
         heads = show_norm(self.norm, ctx.see("heads", heads).to(x.dtype), ctx.at("norm"))
-        out: Tensor = self.o(ctx.see("hidden", join_heads(heads) * F.silu(ctx.see("gate", gate))))
-        return out
+        return self.o(ctx.see("hidden", join_heads(heads) * F.silu(ctx.see("gate", gate))))
 
 
 class GatedConv(StatefulPart):
@@ -185,5 +182,4 @@ class GatedConv(StatefulPart):
         value = ctx.see("value", self.value(x))
         mixed = F.silu(ctx.see("conv", self.conv(value, ctx, state)))
         hidden = ctx.see("hidden", mixed * ctx.see("gate", self.gate(x)))
-        out: Tensor = self.out(hidden)
-        return out
+        return self.out(hidden)

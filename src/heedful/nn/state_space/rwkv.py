@@ -100,8 +100,7 @@ class TimeMix(StatefulPart):
             pattern = (pattern * valid[:, :, None]).permute(0, 3, 1, 2).to(x.dtype)
             heads = show_pattern(ctx, heads, v, pattern)
         read = ctx.see("heads", heads)[..., 0].mT
-        out: Tensor = self.out(ctx.see("hidden", torch.sigmoid(gate) * read))
-        return out
+        return self.out(ctx.see("hidden", torch.sigmoid(gate) * read))
 
 
 class ChannelMix(StatefulPart):

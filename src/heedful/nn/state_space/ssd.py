@@ -98,8 +98,7 @@ class Mamba2(StatefulPart):
             heads = show_pattern(ctx, heads, v, linear_pattern(q, step * k, log_a, ctx.fresh))
         y = with_skip(ctx, heads, self.D, v)
         gated = (y * F.silu(to_float32(ctx.see("gate", gate)))).to(x.dtype)
-        out: Tensor = self.out(ctx.see("hidden", show_norm(self.norm, gated, ctx.at("norm"))))
-        return out
+        return self.out(ctx.see("hidden", show_norm(self.norm, gated, ctx.at("norm"))))
 
     def _split(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """u, B and C, which stand side by side."""

@@ -216,8 +216,7 @@ class Mamba(StatefulPart):
             if with_pattern:
                 heads = show_pattern(ctx, heads, v, selective_pattern(delta, self._A(), B, C, ctx.fresh))
             y = with_skip(ctx, heads, self.D, v)
-        out: Tensor = self.out(ctx.see("hidden", y.to(x.dtype) * F.silu(ctx.see("gate", gate))))
-        return out
+        return self.out(ctx.see("hidden", y.to(x.dtype) * F.silu(ctx.see("gate", gate))))
 
     def select(self, u: Tensor) -> tuple[Tensor, ...]:
         """What the token chooses: the few numbers that make Δ, B and C."""
@@ -311,8 +310,7 @@ class S4(StatefulPart):
         )
         y = with_skip(ctx, heads, self.D, v).to(x.dtype)
         hidden = ctx.see("hidden", F.gelu(y))
-        out: Tensor = F.glu(self.out(F.dropout(hidden, self.dropout, self.training)), -1)
-        return out
+        return F.glu(self.out(F.dropout(hidden, self.dropout, self.training)), -1)
 
     def _recurrence(self, u: Tensor, ctx: Context, state: PartState | None) -> Tensor:
         """y (B, D, T) from u (B, D, T) by h_t = Ā h_{t−1} + u_t: the definition"""

@@ -223,8 +223,7 @@ def pack_tensor(tensor: Tensor, kind: str) -> np.ndarray[Any, Any]:
     values = tensor.detach().cpu().float().contiguous()
     if kind == "Q4_K":
         return pack_q4_k(values)
-    packed: np.ndarray[Any, Any] = quants.quantize(values.numpy(), GGMLQuantizationType[kind])
-    return packed
+    return quants.quantize(values.numpy(), GGMLQuantizationType[kind])
 
 
 def fit_groups(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -258,8 +257,7 @@ def pack_q4_k(values: Tensor) -> np.ndarray[Any, Any]:
     """Blocks of Q4_K, 144 bytes for every 256 numbers of a row (…, 256 n)."""
     blocks = values.reshape(-1, GROUPS, GROUP)
     packed = torch.cat([_pack_blocks(part) for part in blocks.split(BLOCKS_AT_ONCE)])
-    rows: np.ndarray[Any, Any] = packed.view(*values.shape[:-1], -1).numpy()
-    return rows
+    return packed.view(*values.shape[:-1], -1).numpy()
 
 
 def _pack_blocks(x: Tensor) -> Tensor:

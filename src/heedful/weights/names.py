@@ -220,10 +220,11 @@ def fill_model(
         loaded = _load_slices(link, values, ours, slices or {}) if cut else _load(link, values, ours)
         for name, value in zip(link.ours, loaded, strict=True):
             added = isinstance(model.get_submodule(name.rpartition(".")[0]), nn.Linear)  # to a product
-            vector = value.ndim < 2 and dtype is None and not added  # stored wider, it keeps its digits
-            if not as_stored and value.is_floating_point():
-                wide = vector and value.dtype.itemsize > target.itemsize
-                value = value if wide else value.to(target)
+            stored = value.dtype
+            # A vector that was stored wider keeps its digits, unless a type was asked for.
+            wide = dtype is None and not added and value.ndim < 2 and stored.itemsize > target.itemsize
+            if not (as_stored or wide or stored == target) and value.is_floating_point():
+                value = value.to(target)
             set_tensor(model, name, value.contiguous())
         report_progress("tensors", number, len(links))
     for repeated, original in origin.copies.items():

@@ -9,7 +9,7 @@ Nemotron:   RMSNorm → LayerNorm that multiplies by 1 + γ   an MLP with square
 Helium:     rotary pairs side by side
 Ernie 4.5:  rotary pairs side by side, perhaps biases everywhere
 Jais 2:     Nemotron with plain LayerNorm, biases, and whole heads turned
-HyperCLOVA: Granite, and norms after the parts, too
+HyperCLOVA: Granite with norms before and after the parts
 CWM:        three of four layers have a window, the first of four sees all
 Persimmon:  an MLP with squared ReLU   LayerNorm, also of queries and keys   half of each head turned   biases
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from heedful import Watch
 from heedful.core.errors import InputError
 from heedful.interp import (
     PromptPair,
@@ -31,8 +32,10 @@ from heedful.interp import (
     head_scores,
     linear_probes,
     neighbours,
+    noise_trace,
     save_activations,
     sentence_probes,
+    steer,
     steering_vector,
     train_dictionary,
     train_tuned_lens,
@@ -65,6 +68,14 @@ def dictionary() -> Any:
         (lambda: collect_activations(MODEL, [IDS], NAME), "must be a list"),
         (lambda: carry(MODEL, IDS, NAME), "must be a list"),
         (lambda: ablate(MODEL, IDS, layers="blocks.0"), "give ['blocks.0']"),
+        (lambda: ablate(MODEL, IDS, layers=[1]), "got 1"),  # type: ignore[list-item]
+        (lambda: steering_vector(MODEL, [IDS], [IDS], 1), "got 1"),  # type: ignore[arg-type]
+        (lambda: steer(MODEL, 1, torch.ones(32)), "got 1"),  # type: ignore[arg-type]
+        (lambda: noise_trace(MODEL, IDS, "tower"), "subject='tower' is no list of tokens"),
+        (
+            lambda: MODEL(torch.tensor([IDS]), watch=Watch("blocks.1.hook_resid_post")),
+            "a name of TransformerLens",
+        ),
         (lambda: head_scores(MODEL, IDS, induction=-3), "induction=-3"),
         (lambda: neighbours(MODEL, IDS, count=0), "count=0"),
         (lambda: gradient_by_distance(MODEL, samples=0), "samples=0"),

@@ -139,6 +139,10 @@ def check_names(names: Sequence[str]) -> None:
     if isinstance(names, str) or not len(names):
         hint = f"give [{names!r}]" if isinstance(names, str) else "model.names() lists them"
         raise InputError(f"names of values must be a list; got {names!r}", hint=hint)
+    for name in names:
+        if not isinstance(name, str):
+            hint = "model.names() lists them, such as 'blocks.3.output'"
+            raise InputError(f"the name of a value is a text; got {name!r}", hint=hint)
 
 
 def is_pair(text: Any) -> bool:

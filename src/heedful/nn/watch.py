@@ -261,6 +261,8 @@ class Watch:
         roots = sorted({n.partition(".")[0] for n in self.seen})
         where = "" if name.partition(".")[0] in roots else f": this call runs {', '.join(roots)}"
         hint = nearest(name, sorted(self.seen)) or "model.names() lists the names"
+        if "hook_" in name:
+            hint = "this is a name of TransformerLens; model.names() lists those here"
         return InputError(f"nothing here is called {name!r}{where}", hint=hint)
 
     def passes(self, name: str) -> list[Tensor]:

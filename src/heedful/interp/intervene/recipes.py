@@ -76,9 +76,10 @@ def noise_trace(
     clean = Watch(*names)
     chances = choices(model, given.run(model, clean), at)[0].softmax(-1)
     chosen = int(chances.argmax()) if answer is None else answer_id(model, answer, len(chances))
-    places = [position_of(given.tokens, token) for token in subject]
+    places = [] if isinstance(subject, str) else [position_of(given.tokens, token) for token in subject]
     if not places:
-        raise InputError("the subject has no tokens", hint='name them, as in `subject=["Space", "Needle"]`')
+        what = f"subject={subject!r} is no list of tokens" if subject else "the subject has no tokens"
+        raise InputError(what, hint='name each token or its position, as in `subject=["Space", "Needle"]`')
     table = token_vectors(model.tables["tokens"]).float()
     draw = torch.Generator().manual_seed(seed)
     added = torch.zeros(samples, len(given.tokens), table.shape[1])

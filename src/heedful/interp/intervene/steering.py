@@ -20,7 +20,7 @@ from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
 from heedful.decode.loop import generate
 from heedful.interp.activations import Texts, TokenWatch, collect_activations, text_vectors
-from heedful.interp.inputs import Input, Report, Result, Text, choices, names_of, reading
+from heedful.interp.inputs import Input, Report, Result, Text, check_names, choices, names_of, reading
 from heedful.interp.observe.prediction import default_position
 from heedful.models.base import Model
 from heedful.nn.context import Watch
@@ -68,6 +68,7 @@ def steer(
     each pass: that of the prompt, then each that is written. Strength 0 changes nothing. `name` is a watched
     value, such as "blocks.12.output", or a pattern of several of one width: "blocks.*.output".
     """
+    check_names([name])
     check_choice("method", method, get_args(Method))
     check_choice("tokens", tokens, ("all", "last"))
     if method == "clamp" and value is None:

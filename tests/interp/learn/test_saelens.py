@@ -110,6 +110,19 @@ def folder_of(architecture: str, path: Path, **metadata: Any) -> tuple[dict[str,
     return cfg, tensors
 
 
+def test_a_folder_of_the_first_versions_is_read(tmp_path: Path) -> None:
+    cfg, tensors = folder_of("standard", tmp_path)
+    early = {
+        "hook_point": "blocks.1.hook_resid_pre", "d_in": D, "d_sae": M, "activation_fn_str": "topk",
+        "activation_fn_kwargs": {"k": 6}, "normalize_activations": False,
+    }  # fmt: skip
+    (tmp_path / "cfg.json").write_text(json.dumps(early))
+    dictionary = load_dictionary(tmp_path)
+    assert dictionary.config.source == "blocks.1.input"
+    f, _ = equations(cfg | {"architecture": "topk"}, tensors, values())
+    torch.testing.assert_close(dictionary.encode(values()), f, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("architecture", ["standard", "topk", "gated", "jumprelu_transcoder"])
 def test_a_dictionary_of_centred_vectors_reads_vectors_that_are_not_centred(
     architecture: str, tmp_path: Path

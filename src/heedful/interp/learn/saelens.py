@@ -149,7 +149,9 @@ def _from_saelens(
             f"the architecture {kind!r} of SAELens is not known here", hint=f"known are {', '.join(ours)}"
         )
     w_enc, w_dec, b_dec = (tensors[name] for name in ("W_enc", "W_dec", "b_dec"))
-    hook = metadata.get("hook_name") or "value"
+    hook = (
+        metadata.get("hook_name") or metadata.get("hook_point") or "value"
+    )  # the latter in the first versions
     # blocks.3.hook_resid_post → hook_resid_post; what was written here needs none of its corrections.
     site = "" if "heedful_source" in metadata else hook.partition(".")[2].partition(".")[2]
     if site == "hook_mlp_in" and str(metadata.get("hf_hook_name")).endswith("layernorm.output"):

@@ -93,6 +93,7 @@ class Server:
 
     models: Path
     runs: Path
+    options: dict[str, Any] = field(default_factory=dict)  # of the app, such as a dictionary
     port: int = 0
     server: Any = None
     thread: threading.Thread | None = None
@@ -109,7 +110,7 @@ class Server:
 
         sock = bind_socket(self.port)
         self.port = sock.getsockname()[1]
-        app = create_studio_app(models_folder=self.models, runs_folder=self.runs)
+        app = create_studio_app(models_folder=self.models, runs_folder=self.runs, **self.options)
         config = uvicorn.Config(
             app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,9 @@ def test_the_page_of_a_feature_shows_what_its_matrices_give(features: Server, br
     assert f"of {len(rows):,} tokens" in shown
     cosines = F.cosine_similarity(dictionary.decoder[number, None], dictionary.decoder)
     cosines[number] = -2
-    assert f"feature {int(cosines.argmax())}" in shown.split("nearest features")[1].split("\n")[1:6]
+    assert re.findall(r"feature (\d+)", shown.rpartition("nearest features")[2])[0] == str(
+        int(cosines.argmax())
+    )
     assert page.locator("text=next tokens promoted").count()
     assert not visitor.faults
     context.close()

@@ -439,7 +439,7 @@ def infer_file_task(
             check_column(source, flag, column)
     what = f"what is to be learnt from {source.path}? It has the columns {list_columns(source)}"
     missing = [f"`{flag[2:]}=`" for flag in ("--text", "--label") if not (column_flags or {}).get(flag)]
-    say = " and ".join([f"say `task=` ({', '.join(tasks)})", *missing])
+    say = " and ".join([f"give `task=` ({', '.join(tasks)})", *missing])
     raise InputError(what, hint=f"{say}{COUNT_HINT if missing else ''}")
 
 
@@ -535,7 +535,7 @@ def infer_columns(
     elif missing:
         which = f"which column of {source.path} is the {missing[0]}? It has {list_columns(source)}"
         count = COUNT_HINT if "--label" in by_flag else COUNT_HINT.removesuffix(LABEL_HINT)
-        raise UnclearColumn(which, hint=f"say `{roles[missing[0]].flag[2:]}=NAME`{count}")
+        raise UnclearColumn(which, hint=f"name it with `{roles[missing[0]].flag[2:]}=NAME`{count}")
     first = next(iter(roles))
     for name, role in roles.items():
         by_name = column_flags.get(roles[first].flag) is None
@@ -575,7 +575,7 @@ def infer_input_columns(
             ".tsv",
         ):  # perhaps it has no header
             which = f"which column of {source.path} is the {first}? It has {list_columns(source)}"
-            raise UnclearColumn(which, hint=f"say `text=NAME`{COUNT_HINT.removesuffix(LABEL_HINT)}")
+            raise UnclearColumn(which, hint=f"name it with `text=NAME`{COUNT_HINT.removesuffix(LABEL_HINT)}")
     if learnt is not None and command in ("classify", "regress"):  # the query of others is not a column
         learnt.check_columns(str(source.path), columns, roles)
     return columns
@@ -590,5 +590,5 @@ def learnt_columns_named(learnt: TaskSpecification | None) -> Iterator[None]:
         if learnt is None:
             raise
         columns = ", ".join(map(repr, [*learnt.inputs.values(), *filter(None, [learnt.target])]))
-        hint = f"the model learnt from {columns}; say `text=NAME` for the column that is like the first"
+        hint = f"the model learnt from {columns}; name the column that is like the first with `text=NAME`"
         raise InputError(error.marked_message, hint=hint) from None

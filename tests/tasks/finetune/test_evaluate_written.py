@@ -56,7 +56,7 @@ def test_columns_can_be_named_in_either_way(heed: Heed, models: dict[str, Path],
     code, _, error = heed(*call)
     assert code == 3
     assert "which column of" in error
-    assert "say --text NAME" in error
+    assert "name it with --text NAME" in error
     assert "did you mean 'left'" in heed(*call, "--text", "lefty")[2]
     assert "must be two" in heed(*call, "--set", "columns=left")[2]
 

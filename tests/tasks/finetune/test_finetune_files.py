@@ -147,7 +147,7 @@ def test_columns_that_tell_nothing_are_listed(heed: Heed, bases: dict[str, Path]
     file = toy.table(tmp_path / "c.csv", ("alpha", "beta", "gamma"), [(s, v, 1) for s, v in ROWS])
     told = refused(heed, bases["encoder"], file)
     assert "'alpha', 'beta', 'gamma'" in told
-    assert "say --task" in told
+    assert "give --task" in told
     assert "which column" in refused(heed, bases["encoder"], file, "--task", "classify")
 
 
@@ -308,7 +308,7 @@ def test_columns_that_were_named_are_not_asked_for_again(
     assert "count the columns: --text 0 and --label 1" in refused(heed, bases["encoder"], "n.csv")
     (tmp_path / "n.csv").write_text("\n".join(f"{s},{v} and more words {s}" for s, v in ROWS))
     told = refused(heed, bases["encoder"], "n.csv", "--text", 0, "--label", 1)
-    assert "say --task (" in told
+    assert "give --task (" in told
     assert "--label" not in told
 
 

@@ -76,7 +76,7 @@ def test_tuples_and_a_model_in_memory_which_stays_as_it_is(bases: dict[str, Path
 
 def test_errors_name_arguments_and_not_options(bases: dict[str, Path]) -> None:
     rows = [(sentence, f"{sentence} and many more words") for sentence in toy.SENTENCES]
-    with pytest.raises(InputError, match=r"say task= \(classify"):
+    with pytest.raises(InputError, match=r"give task= \(classify"):
         heedful.finetune(bases["encoder"], rows, quiet=True)
     with pytest.raises(InputError, match="no column 'nota' for text="):
         heedful.finetune(bases["encoder"], [{"note": "a", "kind": "b"}], text="nota", task="classify")

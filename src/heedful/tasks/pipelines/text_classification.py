@@ -293,7 +293,7 @@ class TextClassification(TrainableTask):
             raise InputError(has, hint="take an encoder, such as all-minilm-l6-v2")
         if isinstance(model, MediaLM):
             reads = f"a {model.family.name} model reads {model.embed.media} and no text"
-            raise InputError(reads, hint="say `task=classify-images`")
+            raise InputError(reads, hint="use `task=classify-images`")
 
     @classmethod
     def prefers_linear_head(cls, model: Model, examples: Examples) -> bool:

@@ -35,6 +35,11 @@ class Node(NamedTuple):
     head: int | None = None
     projection: str = ""  # q, k or v of a read by one head
 
+    @property
+    def part(self) -> str:
+        """Return the name without its head: "blocks.0.attn head 3" is of blocks.0.attn."""
+        return self.name.partition(" ")[0]
+
 
 @dataclass(frozen=True)
 class NodeTable:
@@ -119,34 +124,34 @@ class NodeTable:
 
     def value_names(self, nodes: Sequence[Node]) -> list[str]:
         """Return the watched names from which `output_change` computes what the nodes write."""
-        return list(dict.fromkeys(self._value_name(node) for node in nodes))
+        return list(dict.fromkeys(map(self.value_name, nodes)))
 
-    def _value_name(self, node: Node) -> str:
+    def value_name(self, node: Node) -> str:
+        """Return the watched name of what a node writes, or of what its output matrix reads."""
         if node.head is None:
             return node.value
-        leaves_out = part_at(self.model, node.name.partition(" ")[0]).pattern_leaves_out
-        return f"{node.name.partition(' ')[0]}.{'hidden' if leaves_out else 'heads'}"
+        return f"{node.part}.{'hidden' if part_at(self.model, node.part).pattern_leaves_out else 'heads'}"
 
     def head_entries(self, node: Node, value: Tensor) -> Tensor:
         """Return the entries of a head in the value of `value_names`, (B, T, K), as a view."""
         assert node.head is not None
         if value.dim() == 4:
             return value[:, node.head]
-        heads = cast(Attention, part_at(self.model, node.name.partition(" ")[0])).heads
+        heads = cast(Attention, part_at(self.model, node.part)).heads
         return value.unflatten(-1, (heads, -1))[:, :, node.head]
 
     def output_change(
         self, node: Node, watch: Watch | Mapping[str, Tensor], other: Watch | Mapping[str, Tensor]
     ) -> Tensor:
         """Return what a node writes in one run beyond what it writes in another, (B, T, D)."""
-        name = self._value_name(node)
+        name = self.value_name(node)
         change = watch[name] - other[name]
         if node.head is None:
             return change
         only = torch.zeros_like(change)
         self.head_entries(node, only).copy_(self.head_entries(node, change))
         only = join_heads(only) if only.dim() == 4 else only
-        attention = cast(Attention, part_at(self.model, node.name.partition(" ")[0]))
+        attention = cast(Attention, part_at(self.model, node.part))
         with torch.no_grad():
             wrote: Tensor = attention.o(only) - attention.o(torch.zeros_like(only[:1, :1]))
         return wrote

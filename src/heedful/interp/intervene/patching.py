@@ -217,9 +217,8 @@ def _through_projections(
     comparison: CounterfactualPair, pairs: Sequence[tuple[Node, Node]], change: dict[str, Tensor]
 ) -> list[Intervention]:
     """Put into one head the queries, keys or values that it would have if it read the changed stream."""
-    projection = lambda receiver: receiver.name.partition(" ")[0]  # "blocks.1.attn.q head 2" → its value
     made: dict[tuple[str, str], Tensor] = {}
-    wanted = list(dict.fromkeys((s.name, r.value, projection(r)) for s, r in pairs))
+    wanted = list(dict.fromkeys((s.name, r.value, r.part) for s, r in pairs))  # the part is a value: attn.q
     for value, name in dict.fromkeys((v, n) for _, v, n in wanted):
         these = [s for s, v, n in wanted if (v, n) == (value, name)]
         for start in range(0, len(these), ROWS):
@@ -232,10 +231,7 @@ def _through_projections(
     def write(values: Tensor, head: int | None, rows: Tensor, first: int) -> None:
         rows[:, head] = values[head, first:]
 
-    return [
-        Intervention(projection(r), None, partial(write, made[s.name, projection(r)], r.head))
-        for s, r in pairs
-    ]
+    return [Intervention(r.part, None, partial(write, made[s.name, r.part], r.head)) for s, r in pairs]
 
 
 # Attribution patching: a gradient estimates every patch, or every edge, to first order. A few passes replace

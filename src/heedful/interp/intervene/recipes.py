@@ -122,14 +122,14 @@ def patchscope(
     length = target.ids.shape[1]
     at = position_of(target.names, place)
 
-    def put(rows: Tensor) -> Tensor:  # later passes read what was written
+    def write_vector(rows: Tensor) -> Tensor:  # later passes read what was written
         if rows.shape[1] == length:
             rows[:, at] = vector
         return rows
 
     if length < 2:
         raise InputError("the prompt has one token", hint="describe the task in it, with a place to fill in")
-    return continuations(model, [prompt], TokenWatch({into or name: put}), **settings)[0]
+    return continuations(model, [prompt], TokenWatch({into or name: write_vector}), **settings)[0]
 
 
 @dataclass(frozen=True)
@@ -166,17 +166,15 @@ def function_vector(
     nodes = table.head_writes()
     if not nodes:
         raise InputError("this model has no heads whose outputs are added up", hint="choose a decoder")
-    part_of = {node: node.name.partition(" ")[0] for node in nodes}
-    parts, names = list(dict.fromkeys(part_of.values())), table.value_names(nodes)
+    parts, names = list(dict.fromkeys(node.part for node in nodes)), table.value_names(nodes)
     means = dict[str, Tensor]()  # at the last token: (1, H, 1, K), or (1, 1, H · K)
     for prompt in prompts:
         watch = reading(model, prompt).record(model, *names)
         for name in names:
             means[name] = means.get(name, 0.0) + watch[name][..., -1:, :] / len(prompts)
-    value_of = dict(zip(parts, names, strict=True))
 
-    def put(node: Node, rows: Tensor, first: int) -> None:
-        mean = table.head_entries(node, means[value_of[part_of[node]]])
+    def write_mean(node: Node, rows: Tensor, first: int) -> None:
+        mean = table.head_entries(node, means[table.value_name(node)])
         table.head_entries(node, rows)[:, -1] = mean[:, -1]
 
     effects = torch.zeros(len(nodes), dtype=torch.float64)
@@ -184,7 +182,7 @@ def function_vector(
     for prompt, answer in with_progress(pairs, len(pairs), report):
         given = reading(model, prompt)
         last = len(given.names) - 1
-        changes = [[Intervention(value_of[part_of[n]], last, partial(put, n))] for n in nodes]
+        changes = [[Intervention(table.value_name(n), last, partial(write_mean, n))] for n in nodes]
         runner = InterventionRunner(model, given, last)
         right = answer_id(model, answer, runner.plain.shape[-1])
         chance = lambda choices, right=right: choices.softmax(-1)[:, right]
@@ -194,8 +192,8 @@ def function_vector(
     vector = sum((table.output_change(node, means, nothing)[0, -1] for node in best), torch.zeros(()))
     by_part = torch.zeros(len(parts), 1 + max(cast(int, node.head) for node in nodes), dtype=torch.float64)
     for node, effect in zip(nodes, effects.tolist(), strict=True):
-        by_part[parts.index(part_of[node]), node.head] = effect
-    chosen = tuple((part_of[node], cast(int, node.head)) for node in best)
+        by_part[parts.index(node.part), node.head] = effect
+    chosen = tuple((node.part, cast(int, node.head)) for node in best)
     return FunctionVector(vector, chosen, tuple(parts), by_part)
 
 

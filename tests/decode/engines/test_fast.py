@@ -86,6 +86,29 @@ def test_several_threads_give_what_one_gives() -> None:
         torch.set_num_threads(1)
 
 
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_pieces_of_matrices_that_threads_share_give_the_same_to_the_bit(kind: str) -> None:
+    model = heedful.build("llama", vocab=700, dim=256, layers=2, heads=8, hidden=800, context=64, seed=0).eval()
+    model = quantize(model, "int8") if kind == "int8" else model
+    from heedful.kernels.cpu.rows import CHUNKS
+
+    results = []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            quick = NumbaStepper(model)
+            logits = [quick.prefill(ids(model, 1, 40), None, 64).clone()]
+            assert quick.rows is not None
+            assert int(quick.rows.code[:, CHUNKS].max()) > 5
+            logits += [quick.step(torch.tensor([token])).clone() for token in range(6)]
+            results.append(torch.cat([*logits, *quick.extend(torch.arange(20)[None]).clone()]))
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+    assert (results[0][0] - model(ids(model, 1, 40))[0, -1]).abs().max() < 1e-4
+
+
 @pytest.mark.parametrize("family", sorted(set(DECODERS) - set(FAST)))
 def test_a_model_with_other_parts_is_stepped_plainly(family: str) -> None:
     model = tiny(family)

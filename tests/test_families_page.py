@@ -7,7 +7,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from heedful.models import FAMILIES, all_families
+from heedful.models import FAMILIES, MEDIA_FAMILIES, all_families
 from heedful.models.family import Family
 from tests.models.published_counts import CONFIRMED, UNCONFIRMED
 from tests.parity.cases import CASES
@@ -129,7 +129,7 @@ def module_of(family: Family) -> str:
 def lines_of(family: Family) -> int:
     """Return its file's lines, divided by the families in the file."""
     module = module_of(family)
-    beside = [other for other in FAMILIES.values() if module_of(other) == module]
+    beside = [other for other in (FAMILIES | MEDIA_FAMILIES).values() if module_of(other) == module]
     text = Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8")
     return round(len(text.splitlines()) / len(beside))
 
@@ -146,12 +146,26 @@ def configs_of(family: Family) -> int:
     """Return how many rows of the table of parity are its own: the longest name that begins a row's."""
     begins = lambda row, name: row == name or row.startswith(f"{name}-")
     owner = lambda row: max((name for name in FAMILIES if begins(row, name)), key=len, default="")
+    if family.name in MEDIA_FAMILIES:
+        return media_configs()[family.name]
     return sum(owner(case.id) == family.name for case in CASES)
+
+
+def media_configs() -> dict[str, int]:
+    """Return how many configs of each family that reads images or sounds are compared."""
+    from tests.parity import test_clip, test_vision, test_vit, test_whisper
+
+    starts = {
+        "vit": (test_vit, "vit"), "deit": (test_vit, "deit"), "clip-text-model": (test_clip, "text"),
+        "clip-vision-model": (test_clip, "image"), "clip": (test_clip, "clip"),
+        "vision-encoder-decoder": (test_vision, ""), "whisper": (test_whisper, ""),
+    }  # fmt: skip
+    return {name: sum(row.startswith(at) for row in tests.CASES) for name, (tests, at) in starts.items()}
 
 
 def page() -> str:
     """Return the page: a row for every file, with the families in it."""
-    published = [family for family in FAMILIES.values() if family.model_types]
+    published = [family for family in (FAMILIES | MEDIA_FAMILIES).values() if family.model_types]
     rows = []
     for module in dict.fromkeys(map(module_of, published)):
         here = [family for family in published if module_of(family) == module]
@@ -171,7 +185,8 @@ def page() -> str:
 
 def test_every_published_family_is_on_the_page() -> None:
     listed = re.findall(r"^\| ([^|]*) \| \[", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    missing = {f.name for f in FAMILIES.values() if f.model_types} - set(", ".join(listed).split(", "))
+    families = (FAMILIES | MEDIA_FAMILIES).values()
+    missing = {f.name for f in families if f.model_types} - set(", ".join(listed).split(", "))
     assert not missing, "run python -m tests.test_families_page"
 
 

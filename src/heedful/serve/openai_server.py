@@ -214,7 +214,7 @@ def make_served_model(
         )
     if model.processor is not None:
         media, way = (
-            ("images", "heed read IMAGE")
+            ("images", "heed classify IMAGE" if isinstance(model, LM) else "heed read IMAGE")
             if model.image_processor is not None
             else ("sounds", "heedful.pipeline")
         )

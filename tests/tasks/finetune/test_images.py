@@ -16,7 +16,7 @@ from heedful.core.images import open_image
 from heedful.data.input_files import read_input_file
 from heedful.tasks.pipelines.image_classification import ImageClassification
 from heedful.tasks.task_specification import TaskSpecification
-from tests.image_toy import photos, vit
+from tests.image_toy import photos, reader, vit
 from tests.refusal import refused
 from tests.tasks.finetune.conftest import Heed
 from tests.tasks.finetune.conftest import heed as heed
@@ -199,6 +199,8 @@ def test_images_and_models_that_do_not_go_together_are_refused(base: Path, tmp_p
     images = photos(tmp_path / "photos", 4)
     with refused(InputError, "cannot learn to label images", hint="take a ViT or a DeiT"):
         heedful.finetune("all-minilm-l6-v2", images, quiet=True)
+    with refused(InputError, "cannot learn to label images", hint="or say task=read"):
+        heedful.finetune(reader(tmp_path), images, quiet=True)
     rows = [("good", "a"), ("bad", "b"), ("fine", "a"), ("poor", "b")]
     with refused(InputError, "a vit model reads images and no text", hint="task=classify-images"):
         heedful.finetune(base, rows, task="classify", quiet=True)

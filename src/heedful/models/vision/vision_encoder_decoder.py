@@ -18,7 +18,14 @@ from heedful.core.images import ImageProcessor
 from heedful.models.base import MediaSeq2Seq, derived, from_zero
 from heedful.models.encoder_decoders.bart import STACK_NAMES
 from heedful.models.family import PlainConfig, declare
-from heedful.models.vision.vit import ViTConfig, patch_embedding, vit_encoder, vit_names
+from heedful.models.vision.vit import (
+    ViTConfig,
+    patch_embedding,
+    read_size,
+    vit_encoder,
+    vit_names,
+    write_size,
+)
 from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -180,7 +187,7 @@ DECODER_KEYS = {
 }  # fmt: skip
 ENCODERS = {1: "vit", 2: "deit"}  # learned vectors before the patches → the published encoder
 # What a published config need not say, where ours says something else.
-UNSAID = {"vit": {"image_size": 224}, "deit": {"image_size": 224}, "trocr": {}}
+UNSAID: dict[str, dict[str, int]] = {"vit": {}, "deit": {}, "trocr": {}}
 UNSAID["gpt2"] = {"vocab_size": 50257, "n_embd": 768, "n_head": 12, "n_positions": 1024}
 GPT2_REQUIRED = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
 
@@ -202,8 +209,7 @@ def read_parts(hf_config: dict[str, Any]) -> dict[str, Any]:
                 VisionConfig.check_field(ours, part[theirs], f"config.json: {name} {theirs}")
                 values[ours] = part[theirs]
         if name == "encoder":
-            size = part["image_size"]
-            values["height"], values["width"] = size if isinstance(size, list) else (size, size)
+            values |= read_size(part)
             values["first"] = 1 + parts["encoder"].index(kind)
             continue
         wrong = [key for key, value in GPT2_REQUIRED.items() if part.get(key, value) != value]
@@ -221,7 +227,6 @@ def read_parts(hf_config: dict[str, Any]) -> dict[str, Any]:
 
 def write_parts(c: VisionConfig) -> dict[str, Any]:
     """The two published configs of ours."""
-    size = c.height if c.height == c.width else [c.height, c.width]
     encoder = {theirs: getattr(c, ours) for theirs, ours in ENCODER_KEYS.items()}
     decoder = {theirs: getattr(c, ours) for theirs, ours in DECODER_KEYS[c.decoder].items()}
     decoder |= {"model_type": c.decoder, "is_decoder": True, "add_cross_attention": True}
@@ -229,7 +234,7 @@ def write_parts(c: VisionConfig) -> dict[str, Any]:
         decoder["cross_attention_hidden_size"] = c.memory_dim if c.memory_dim == c.encoder_dim else None
         decoder["decoder_start_token_id"] = c.start_token
     return {
-        "encoder": encoder | {"model_type": ENCODERS[c.first], "image_size": size},
+        "encoder": encoder | write_size(c.vit) | {"model_type": ENCODERS[c.first]},
         "decoder": decoder,
         "decoder_start_token_id": c.start_token,
     }

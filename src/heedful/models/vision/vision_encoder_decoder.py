@@ -187,8 +187,9 @@ DECODER_KEYS = {
 }  # fmt: skip
 ENCODERS = {1: "vit", 2: "deit"}  # learned vectors before the patches → the published encoder
 # What a published config need not say, where ours says something else.
-UNSAID: dict[str, dict[str, int]] = {"vit": {}, "deit": {}, "trocr": {}}
-UNSAID["gpt2"] = {"vocab_size": 50257, "n_embd": 768, "n_head": 12, "n_positions": 1024}
+UNSAID: dict[str, dict[str, int]] = {
+    "gpt2": {"vocab_size": 50257, "n_embd": 768, "n_head": 12, "n_positions": 1024}
+}
 GPT2_REQUIRED = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
 
 
@@ -203,7 +204,7 @@ def read_parts(hf_config: dict[str, Any]) -> dict[str, Any]:
                 f'config.json has a {name} with "model_type": {kind!r:.80}',
                 hint=f"built here: {', '.join(kinds)}",
             )
-        part = UNSAID[kind] | {key: value for key, value in part.items() if value is not None}
+        part = UNSAID.get(kind, {}) | {key: value for key, value in part.items() if value is not None}
         for theirs, ours in (ENCODER_KEYS if name == "encoder" else DECODER_KEYS[kind]).items():
             if theirs in part:
                 VisionConfig.check_field(ours, part[theirs], f"config.json: {name} {theirs}")

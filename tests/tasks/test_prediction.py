@@ -118,6 +118,9 @@ def test_predictions_of_predictions_overwrite_no_column(classifier: Path, rows: 
     with (tmp_path / "twice.csv").open(newline="") as file:
         names = next(csv.reader(file))
     assert names[3:] == ["predicted_label", "score", "predicted_predicted_label", "predicted_score"]
+    found = heedful.predict(classifier, [{"note": TEXTS[0], "Label": "-"}])
+    assert isinstance(found, list)
+    assert list(found[0]) == ["note", "Label", "predicted_label", "score"]
 
 
 @pytest.mark.slow

@@ -155,7 +155,7 @@ ALIASES = {
 # Hints in place of those that name an argument which the shell cannot give.
 INSTEAD = {
     "delimiter": "name it .csv, .tsv or .jsonl",
-    "encoding": "convert the file to UTF-8: iconv -f latin1 -t utf-8 FILE",
+    "encoding": "convert the file to UTF-8: iconv -f cp1252 -t utf-8 FILE",
     "format": "name it .safetensors, .bin, .txt, .vec or, without a first line of sizes, .glove",
     "sentinels": "--set tokenizer.sentinels=100 puts some into a vocabulary that is learnt",
     "truncation": "shorten the text",

@@ -161,6 +161,8 @@ def read_search_rows(
 
     numbered = column is not None and column.isdigit()
     source = read_input_file(str(path), header=not numbered, kinds=("table", "text"))
+    for note in source.notes:
+        print_above(f"note: {note}")
     if source.kind != "table":
         if column is not None or id_column is not None:
             raise InputError(f"{path} has no columns", hint="--text and --id name columns of a table")
@@ -179,7 +181,7 @@ def read_search_rows(
         if cell.strip():
             rows.append((cell, id, others))
     if skipped := len(source.rows) - len(rows):
-        print_above(f"note: {skipped:,} rows of {path} without a text are left out")
+        print_above(f"note: {skipped:,} row{'s' * (skipped != 1)} of {path} without a text: left out")
     return rows
 
 

@@ -104,11 +104,14 @@ class RowPredictor:
         return cls(task, command, given, columns, learnt)
 
     def added_columns(self, source: InputFile) -> dict[str, str]:
-        """Return what the new columns are called: "predicted_…" if the table has that name already."""
-        names = dict[str, str]()
+        """Return what the new columns are called: "predicted_…" if the table has that name already.
+
+        "Label" and "label" are one name to many databases and people.
+        """
+        names, taken = dict[str, str](), {name.lower() for name in source.columns}
         for name in self.new_columns:
             names[name] = name
-            while names[name] in source.columns:
+            while names[name] in taken:
                 names[name] = f"predicted_{names[name]}"
         return names
 

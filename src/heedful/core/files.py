@@ -132,7 +132,7 @@ def _wrong_encoding(path: Path, encoding: str, error: UnicodeDecodeError, line: 
     bad = bytes(error.object[error.start : error.end]).hex()
     return InputError(
         f"{path}, line {line}: byte 0x{bad} is not valid {encoding}",
-        hint="name its encoding with `encoding=`, such as cp1252 (Windows) or latin-1, or convert it to UTF-8",
+        hint="name its encoding with `encoding=`, such as cp1252 or latin-1, or convert it to UTF-8",
     )
 
 

@@ -153,6 +153,26 @@ def test_the_numbers_of_the_tour_are_those_of_the_arithmetic(visitor: Visitor) -
 
 
 @pytest.mark.slow
+def test_the_weights_of_a_state_space_are_no_shares(visitor: Visitor) -> None:
+    """They do not sum to 1, so that a percentage would say something else."""
+    page = begin(visitor, "mamba")
+    for step in ("tokens", "vectors", "softmax"):
+        page.keyboard.press("ArrowRight")
+        arrive(page, step)
+    text = page.inner_text(".tour-say p")
+    assert "largest weight" in text
+    assert "%" not in text
+
+
+@pytest.mark.slow
+def test_an_image_is_read_in_patches_and_not_in_tokens(visitor: Visitor) -> None:
+    page = begin(visitor, "digits")
+    page.keyboard.press("ArrowRight")
+    arrive(page, "tokens")
+    assert "25 vectors: one for each patch" in page.inner_text(".tour-say p")
+
+
+@pytest.mark.slow
 def test_motion_is_shown_only_to_those_who_want_it(browser: Any, server: Any) -> None:
     durations = {}
     for motion in ("reduce", "no-preference"):

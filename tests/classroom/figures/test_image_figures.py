@@ -15,6 +15,7 @@ import heedful
 from heedful.classroom import figures as view
 from heedful.classroom.figures.canvas import encode_png
 from heedful.classroom.figures.kinds import tint_image
+from heedful.classroom.figures.model_picture import model_picture
 from heedful.classroom.figures.part_equations import equations_of, title_of
 from heedful.core.errors import InputError
 from heedful.core.images import draw_text
@@ -129,3 +130,11 @@ def test_the_embedding_of_an_image_is_one_of_patches() -> None:
     patches, learned, _ = equations_of(embed)
     assert patches == "x_t = E patch_t + b + p_t"
     assert learned == "x_t = c_t + p_t for t < 1"
+
+
+def test_the_picture_of_an_image_reader_speaks_of_patches() -> None:
+    model = heedful.load("digits")
+    image = draw_text("2026", model.image_processor.height, model.image_processor.width)
+    source, vectors = model_picture(model, image).stages[:2]
+    assert "patches" in source.note
+    assert vectors.equations[0] == "x_t = E patch_t + b + p_t"

@@ -41,6 +41,7 @@ export function stepsOf(data: ModelData, caps: Caps): Step[] {
   const asked = source.side === side || side === "text" ? row : rowAt(picture, source.side, picture.row);
   add("sentence", (room) => scenes.sentence(room, picture, data.name, data.texts[0], head), {}, [], null);
   add("tokens", (room) => scenes.tokens(room, picture, source.side, asked), { n: names(picture, source.side).length, vocabulary: caps.vocab.toLocaleString("en-US") }, [], source);
+  if (caps.reads === "images") steps[steps.length - 1].text = t("tour.say.patches", { n: names(picture, source.side).length });
   const added = embedding.vectors.slice(1, -1).map((v) => v.label);
   add("vectors", (room) => scenes.vectors(room, picture, embedding.side, embedding.vectors, asked), { n: embedding.vectors[0].size, added: added.join(t("tour.and")) }, added.length ? ["added"] : [], embedding);
   if (!added.length && embedding.note) steps[steps.length - 1].text += ` ${embedding.note}`;
@@ -85,7 +86,7 @@ function attentive(add: Add, picture: Picture, caps: Caps, stage: Stage, own: St
   const weights = rowOf(look.values, at);
   const keys = names(picture, look.keys);
   const best = strongest(weights, 1)[0];
-  const about = { head: look.head, heads: look.heads, unit: look.unit, key: quoted(keys[best]), share: percent(weights[best]), group: look.group };
+  const about = { head: look.head, heads: look.heads, unit: look.unit, key: quoted(keys[best]), share: look.kind === "effective" ? brief(weights[best]) : percent(weights[best]), group: look.group };
   const [q, k, v] = [of(stage, "query"), of(stage, "key"), of(sum, "value")];
   const causal = caps.attention.some((g) => g.layers.includes(stage.path) && g.causal);
   const hidden = causal && at < keys.length - 1;

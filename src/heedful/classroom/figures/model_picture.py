@@ -31,6 +31,7 @@ from heedful.interp.observe.prediction import (
 )
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Watch
+from heedful.nn.embedding import MediaEmbedding
 from heedful.nn.head import Head, NoHead
 
 LONGEST = 128  # tokens of a picture
@@ -96,9 +97,10 @@ def model_picture(
 def side_stages(layers: LayerStages) -> list[Stage]:
     """Return the stages of one side of a model: its tokens, its vectors, the layers of its stack."""
     model, watch, name, decodes = layers.model, layers.watch, layers.stack, layers.side == "target"
-    embed, table = model.tables[layers.side], "target_embed" if decodes else "embed"
+    table = "target_embed" if decodes else "embed"
+    embed = model.tables["target"] if decodes else cast(LM | Seq2Seq, model).embed  # which may read an image
     title = "Target so far" if decodes else "Source" if name == "encoder" else "Tokens"
-    note = "The text, cut into the tokens of the vocabulary."
+    note = PIECES[embed.media if isinstance(embed, MediaEmbedding) else "text"]
     note = "What was written so far: each word is written by the row before it." if decodes else note
     param = "" if decodes else "i"
     tokens = Stage("tokens", title, "", layers.side, note=note, page="tokens", row_param=param)
@@ -124,6 +126,11 @@ def side_stages(layers: LayerStages) -> list[Stage]:
     return [*stages, memory_stage(model, layers)] if name == "encoder" else stages
 
 
+PIECES = {  # what is read, in pieces
+    "text": "The text, cut into the tokens of the vocabulary.",
+    "images": "The image, cut into patches. Each has the number of its row and of its column.",
+    "sounds": "The sound, cut into moments.",
+}
 ORDERS = {
     "rotary": "turning queries and keys", "alibi": "biases that grow with distance",
     "buckets": "a bias for every distance", "disentangled": "scores of distances",

@@ -90,7 +90,11 @@ class Draft:
         while True:
             so_far = [*ids, *guesses]
             chances.append(distribution(self.logits, self.settings, so_far, len(new) + len(guesses)))
-            guesses.append(int(pick(chances[-1], self.settings, u)))
+            if self.settings.greedy:
+                guesses.append(int(chances[-1].argmax(-1)))
+            else:
+                number = torch.rand(1, generator=u, dtype=torch.float64).to(self.logits.device)
+                guesses.append(int(draw(chances[-1].log(), number)))
             if len(guesses) == count:
                 return guesses, torch.cat(chances)
             self.logits = self.stepper.step(torch.tensor(guesses[-1:], device=self.logits.device))
@@ -134,13 +138,6 @@ def distribution(logits: Tensor, settings: GenerationSettings, ids: list[int], n
     if settings.greedy:
         return F.one_hot(z.argmax(-1), z.shape[-1]).float()
     return warp(settings, z).softmax(-1)
-
-
-def pick(chances: Tensor, settings: GenerationSettings, u: torch.Generator) -> Tensor:
-    """Choose one token (1,) of the distribution (1, V)."""
-    if settings.greedy:
-        return chances.argmax(-1)
-    return draw(chances.log(), torch.rand(1, generator=u, dtype=torch.float64).to(chances.device))
 
 
 @torch.no_grad()

@@ -23,14 +23,9 @@ Array = Any
 PAUSE = "llvm.x86.sse2.pause" if platform.machine() in ("x86_64", "AMD64") else ""
 
 
-def source_stamp() -> tuple[tuple[int, int], ...]:
-    """Return what changes when any source of the CPU's kernels does."""
-    here = Path(__file__).parent
-    sources = [path.stat() for path in sorted(here.glob("*.py"))]
-    return tuple((stat.st_mtime_ns, stat.st_size) for stat in sources)
-
-
-SOURCE_STAMP = source_stamp()
+# It changes when any source of the CPU's kernels does.
+SOURCE_STATS = [path.stat() for path in sorted(Path(__file__).parent.glob("*.py"))]
+SOURCE_STAMP = tuple((stat.st_mtime_ns, stat.st_size) for stat in SOURCE_STATS)
 
 
 def compile_cached(function: F) -> F:

@@ -101,7 +101,7 @@ def test_empty_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
         data.text(tmp_path / "none", Letters())
     with pytest.raises(InputError, match="no files"):
         data.text([], Letters())
-    with refused(InputError, "unit='word'", hint="'paragraph'"):
+    with refused(InputError, "unit='word'", hint="paragraph"):
         data.text(tmp_path / "corpus.txt", Letters(), unit="word")
     with pytest.raises(InputError, match="contains nothing to train on"):
         data.text(data.texts(["x"]), without_end(), length=4)

@@ -13,6 +13,7 @@ import transformers
 from safetensors import safe_open
 from torch import Tensor
 
+import heedful
 from heedful.models.base import LM, Model
 from tests.parity.case_rows import Case
 
@@ -104,3 +105,13 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Return every tensor of a saved model."""
     with safe_open(folder / "model.safetensors", "pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - safe_open is no dict
+
+
+def load_and_save(folder: Path, saved: Path) -> Model:
+    """Load a published folder, save it in another one, and return the model: every tensor comes back."""
+    model = heedful.load(folder)
+    heedful.save(model, saved)
+    before, after = read_tensors(folder), read_tensors(saved)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    return model

@@ -12,7 +12,8 @@ from torch import Tensor
 import heedful
 from heedful.nn.init import initialise
 from heedful.weights.loading import assemble
-from tests.parity.harness import read_tensors
+from tests.parity import harness
+from tests.parity.harness import load_and_save
 
 transformers = pytest.importorskip("transformers")
 
@@ -69,15 +70,11 @@ def publish(case: str, folder: Path) -> Any:
 
 def open_there(folder: Path) -> Any:
     """Open a folder by `transformers`, every tensor in its place."""
-    architecture = transformers.VisionEncoderDecoderModel
-    config = transformers.VisionEncoderDecoderConfig.from_pretrained(folder)
-    model, told = architecture.from_pretrained(folder, output_loading_info=True)
-    assert not told["missing_keys"]
-    assert not told["unexpected_keys"]
-    if not getattr(config.decoder, "use_learned_position_embeddings", True):
+    model = harness.open_there("VisionEncoderDecoderModel", folder)
+    if not getattr(model.config.decoder, "use_learned_position_embeddings", True):
         sines = model.decoder.model.decoder.embed_positions  # from_pretrained leaves them without values
         sines.weights = sines.get_embedding(*sines.weights.shape, sines.padding_idx)
-    return model.eval()
+    return model
 
 
 def random_inputs(model: heedful.Model, batch: int = 2, length: int = 9) -> tuple[Tensor, Tensor]:
@@ -135,11 +132,7 @@ def test_load_then_save_gives_back_every_tensor_and_opens_there(
     published: tuple[Any, Path], tmp_path: Path
 ) -> None:
     reference, folder = published
-    model = heedful.load(folder)
-    heedful.save(model, tmp_path)
-    before, after = read_tensors(folder), read_tensors(tmp_path)
-    assert before.keys() == after.keys()
-    assert all(torch.equal(after[name], before[name]) for name in before)
+    model = load_and_save(folder, tmp_path)
     pixels, target = random_inputs(model)
     again = open_there(tmp_path)
     with torch.no_grad():

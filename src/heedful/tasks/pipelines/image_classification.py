@@ -84,7 +84,7 @@ class ImageClassification(TextClassification):
     @classmethod
     def check_model(cls, model: Model) -> None:
         if not isinstance(model, MediaLM) or cls.head not in model.family.heads:
-            reads = "" if model.image_processor is None else ", or say task=read to learn the text in them"
+            reads = "" if model.image_processor is None else ", or use `task=read` to learn the text in them"
             raise InputError(
                 f"a {model.family.name} model cannot learn to label images",
                 hint=f"take a ViT or a DeiT{reads}",

@@ -199,7 +199,7 @@ def test_images_and_models_that_do_not_go_together_are_refused(base: Path, tmp_p
     images = photos(tmp_path / "photos", 4)
     with refused(InputError, "cannot learn to label images", hint="take a ViT or a DeiT"):
         heedful.finetune("all-minilm-l6-v2", images, quiet=True)
-    with refused(InputError, "cannot learn to label images", hint="or say task=read"):
+    with refused(InputError, "cannot learn to label images", hint="or use task=read"):
         heedful.finetune(reader(tmp_path), images, quiet=True)
     rows = [("good", "a"), ("bad", "b"), ("fine", "a"), ("poor", "b")]
     with refused(InputError, "a vit model reads images and no text", hint="task=classify-images"):

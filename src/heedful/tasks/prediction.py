@@ -29,6 +29,7 @@ from typing import Any
 from heedful.core.checks import check_integer
 from heedful.core.errors import ConfigError, InputError
 from heedful.core.files import Paths, expand_paths, read_json, read_lines, write_text
+from heedful.core.images import open_image
 from heedful.core.lazy import import_optional
 from heedful.core.locks import FileLock
 from heedful.core.progress import print_above, report_progress
@@ -119,9 +120,19 @@ class RowPredictor:
         """Return which columns are read, by their roles."""
         return infer_input_columns(source, self.command, input_roles(self.command), flags, self.learnt)
 
+    @property
+    def reads_images(self) -> bool:
+        """Whether rows have images, or their paths."""
+        return isinstance(self.task, TrainableTask) and self.task.reads_images
+
     def predict(self, rows: Sequence[tuple[str, ...]]) -> list[dict[str, Any] | None]:
-        """Return the new cells of rows, given by the texts that are read; None for a row without a text."""
+        """Return the new cells of rows, given by the texts that are read, or by an image.
+
+        It is None for a row without a text, and for an image that cannot be read.
+        """
         usable = [i for i, texts in enumerate(rows) if all(str(text).strip() for text in texts)]
+        if self.reads_images:
+            usable = [i for i in usable if is_readable(rows[i][0])]
         order = sorted(usable, key=lambda i: sum(len(str(text)) for text in rows[i]))
         answers: list[dict[str, Any] | None] = [None] * len(rows)
         if order:
@@ -136,6 +147,15 @@ class RowPredictor:
             for i, row in zip(order, cells, strict=True):
                 answers[i] = round_numbers(row)
         return answers
+
+
+def is_readable(image: Any) -> bool:
+    """Return whether an image can be read; a file that is missing is an error."""
+    try:
+        open_image(image)
+    except InputError:
+        return False
+    return True
 
 
 def round_numbers(value: Any) -> Any:
@@ -191,12 +211,14 @@ def predict_rows(
     """Yield windows of rows with their predictions."""
     columns, new = predictor.choose_columns(source, flags), predictor.added_columns(source)
     empty = dict.fromkeys(new.values())
-    reads_images = isinstance(predictor.task, TrainableTask) and predictor.task.reads_images
     for some, texts in windows(rows, list(columns.values())):
-        if reads_images:  # paths count from the table's own folder; an image in memory is taken as it is
+        if (
+            predictor.reads_images
+        ):  # paths count from the table's own folder; an image in memory is taken as it is
             images = [row.get(columns["image"]) for row in some]
             paths = [str(source.folder / row[0]) for row in texts]
-            texts = [(path if isinstance(x, str) else x,) for x, path in zip(images, paths, strict=True)]
+            named = [isinstance(image, str) and bool(image.strip()) for image in images]
+            texts = [(path if name else x,) for name, path, x in zip(named, paths, images, strict=True)]
         if "input" in columns:  # the text that an instruction is about is part of its prompt
             texts = [("\n\n".join(filter(str.strip, row)),) for row in texts]
         answers = predictor.predict(texts)
@@ -308,7 +330,10 @@ def write_windows(
         where = "where they were in training, or where the model reads no more"
         print_above(f"note: long texts are cut {where if limit is None else f'after {limit} tokens'}")
     if empty:
-        print_above(f"note: {empty:,} {'row has' if empty == 1 else 'rows have'} no text, and no prediction")
+        what = "image that can be read" if predictor.reads_images else "text"
+        print_above(
+            f"note: {empty:,} {'row has' if empty == 1 else 'rows have'} no {what}, and no prediction"
+        )
     return done
 
 

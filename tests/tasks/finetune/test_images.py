@@ -122,6 +122,22 @@ def test_images_in_memory_are_learnt_as_files_are(base: Path, tmp_path: Path) ->
     ]
 
 
+def test_an_image_that_cannot_be_read_has_no_prediction(base: Path, tmp_path: Path, heed: Heed) -> None:
+    images = photos(tmp_path / "photos", 2, ("circle",))
+    (images / "circle" / "damaged.png").write_bytes(b"none")
+    rows = "circle/000.png,1\ncircle/damaged.png,2\n,3\ncircle/001.png,4\n"
+    (images / "table.csv").write_text(f"image,number\n{rows}", encoding="utf-8")
+    code, _, told = heed("predict", base, images / "table.csv", "--out", tmp_path / "out.csv")
+    assert code == 0, told
+    assert "2 rows have no image that can be read, and no prediction" in told
+    written = list(csv.DictReader((tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()))
+    assert [bool(row["label"]) for row in written] == [True, False, False, True]
+    (images / "table.csv").write_text("image\nnowhere.png\n", encoding="utf-8")
+    code, _, told = heed("predict", base, images / "table.csv", "--out", tmp_path / "more.csv")
+    assert code == 3
+    assert "image not found" in told
+
+
 def test_copies_of_an_image_are_never_learnt_and_held_out(base: Path, tmp_path: Path) -> None:
     images = photos(tmp_path / "photos", 8, ("circle", "cross"))
     for image in sorted((images / "cross").glob("*.png")):

@@ -103,6 +103,8 @@ def test_marks_are_balanced() -> None:
         ("give `texts=['a b', 'c']`", "texts", "['a b', 'c']"),
         ("`data.length=3` is short", "data.length", "3"),
         ("`config.json: n_embd=3` is short", "config.json: n_embd", "3"),
+        ("`/tmp/a b/config.json: n_embd=3` is short", "/tmp/a b/config.json: n_embd", "3"),
+        ("`C:\\vit\\config.json: n_embd=3` is short", "C:\\vit\\config.json: n_embd", "3"),
     ],
 )
 def test_a_mark_is_a_name_and_its_whole_value(text: str, name: str, value: str) -> None:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable
 
 # An argument in a message: its name, perhaps with the file that has it, and its value as Python writes it (a
 # text may contain a backtick).
-ARGUMENT = re.compile(r"`([a-z][\w.: ]*)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^`]*)`")
+ARGUMENT = re.compile(r"`((?:[^`=]+: )?[A-Za-z][\w.]*)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^`]*)`")
 
 
 class HeedfulError(Exception):

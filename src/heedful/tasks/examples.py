@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,10 +120,17 @@ def count_values(values: Sequence[Hashable]) -> dict[str, int]:
     return {str(name): n for name, n in Counter(values).most_common()}
 
 
+def fold_text(text: str) -> str:
+    """Return a text without what people vary by mistake: case and white space."""
+    return " ".join(text.split()).casefold()
+
+
 def fold_label(label: str) -> str:
     """Return a label without what people and programs vary by mistake: case, white space, 1 and 1.0."""
-    folded = " ".join(label.split()).casefold()
-    return str(Decimal(folded).normalize()) if is_numeric(folded) else folded
+    folded = fold_text(label)
+    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)", folded) is None:
+        return folded
+    return str(Decimal(folded).normalize(Context(prec=len(folded))))  # every digit counts, however many
 
 
 def check_known(noun: str, values: Iterable[tuple[str, str]], names: Collection[str]) -> None:

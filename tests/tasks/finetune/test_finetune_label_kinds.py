@@ -229,6 +229,8 @@ def test_numbers_that_are_written_in_two_ways_are_one_label() -> None:
     assert len(label_notes(examples)) == 2
     assert len(label_names(merge_labels(examples))) == 2
     assert fold_label("1234567") != fold_label("1234568")
+    assert fold_label("1" * 40) != fold_label("1" * 39 + "2")
+    assert fold_label("1e-99999999999999999999") == "1e-99999999999999999999"
     rows[0]["label"] = math.nan
     [note] = TextClassification.read_examples(table_in_memory(rows), {}).notes
     assert "without a label" in note

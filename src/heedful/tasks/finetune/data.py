@@ -14,7 +14,7 @@ from heedful.models.base import Model
 from heedful.tasks.examples import (
     Examples,
     check_flags,
-    fold_label,
+    fold_text,
     infer_file_task,
     list_unused,
     move_to_training,
@@ -160,7 +160,7 @@ def read_texts(task: type[TrainableTask], examples: Examples) -> list[str]:
         return [sha256([image]) if isinstance(image, str) else image_identity(image) for image in images]
     texts = task.texts(examples)
     each = max(1, len(texts) // max(1, len(examples)))
-    return [fold_label(" ".join(texts[i : i + each])) for i in range(0, len(texts), each)]
+    return [fold_text(" ".join(texts[i : i + each])) for i in range(0, len(texts), each)]
 
 
 def describe_file(

@@ -27,7 +27,7 @@ from heedful.tasks.examples import (
     check_labels,
     check_same_columns,
     count_values,
-    fold_label,
+    fold_text,
     infer_columns,
     parse_rows,
     parse_table,
@@ -270,7 +270,7 @@ class TextClassification(TrainableTask):
                 return i
 
             for i, row in enumerate(examples.items):
-                texts = tuple(map(fold_label, row[:-1]))
+                texts = tuple(map(fold_text, row[:-1]))
                 for key in (texts,) if whole else texts:
                     group[find_root(i)] = find_root(first.setdefault(key, i))
             roots = [find_root(i) for i in range(len(group))]

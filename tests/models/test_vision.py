@@ -168,7 +168,7 @@ def test_a_quantised_reader_reads_the_same(tmp_path: Path) -> None:
 def test_training_on_text_refuses_it(name: str) -> None:
     from heedful.train.recipes.recipes import family_recipe
 
-    with refused(NotFound, name, "reads images", hint="image_text"):
+    with refused(NotFound, name, "models of images or sound", hint="image_text"):
         family_recipe(name)
 
 

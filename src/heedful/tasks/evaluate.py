@@ -29,7 +29,7 @@ from heedful.tasks.finetune.request import EvaluationRequest
 from heedful.tasks.label_kinds import label_kind_of, merge_labels
 from heedful.tasks.metrics.perplexity import perplexity
 from heedful.tasks.pipelines.text_classification import TextClassification
-from heedful.tasks.registry import bind_task, trainable_tasks
+from heedful.tasks.registry import bind_task, find_task, infer_task, trainable_tasks
 from heedful.tasks.task import TrainableTask
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.recipes.prepare import TrainingData
@@ -208,19 +208,16 @@ def default_task(model: Model, files: Sequence[str] = ()) -> str:
     head, learnt = model.config.head, TaskSpecification.of(model)
     if learnt is not None:
         return learnt.command
-    if head == "none" and isinstance(model, LM) and model.pooling is not None:
-        return "similarity"
-    if head == "lm":
+    if head == "lm" and isinstance(model, LM):
         is_table = lambda file: stem_path(Path(file)).suffix.lower() in TABLE_KINDS
         has_messages = lambda file: is_table(file) and bool({*MESSAGES[:2]} & {*Table(file).names})
         talks = model.tokenizer.chat_template is not None and any(map(has_messages, files))
-        return ("chat" if talks else "perplexity") if isinstance(model, LM) else "translate"
-    if head == "classify" and isinstance(model, MediaLM):
-        return "classify-images"
-    if head == "classify":
-        one = "rerank" if "sentence_transformers" in model.hf_config else "regress"
-        return one if model.config.labels == 1 else "classify"
-    return {"tag": "tag", "span": "answer"}.get(head, "perplexity")
+        return "chat" if talks else "perplexity"
+    if head == "classify" and model.config.labels == 1 and not isinstance(model, MediaLM):
+        return "rerank" if "sentence_transformers" in model.hf_config else "regress"
+    task = infer_task(model)
+    usual = "translate" if task == "text2text-generation" else "perplexity"
+    return str(getattr(find_task(task).load(), "command", usual))
 
 
 def measure_perplexity(model: Model, request: EvaluationRequest) -> dict[str, Any]:

@@ -400,7 +400,9 @@ def test_a_text_that_differs_only_by_case_or_space_is_not_held_out_either(
 
 def test_digits_are_a_text_and_not_a_number(bases: dict[str, Path], tmp_path: Path) -> None:
     # "0011" and "11" are two texts, and so are long ones that differ in their last digit only.
-    rows = [("0" * zeros + "1" * ones, "few" if zeros < 4 else "many") for zeros in range(8) for ones in (1, 30)]
+    rows = [
+        ("0" * zeros + "1" * ones, "few" if zeros < 4 else "many") for zeros in range(8) for ones in (1, 30)
+    ]
     split = split_of(bases["encoder"], toy.table(tmp_path / "bits.csv", ("text", "label"), rows))
     assert "repeat" not in split.split_method
     assert len(split.train) + len(split.valid) == len(rows)

@@ -12,6 +12,7 @@ import heedful
 from heedful.core.errors import InputError
 from heedful.core.images import draw_text, open_image
 from heedful.data.input_files import read_input_file
+from heedful.tasks.evaluate import default_task
 from heedful.tasks.metrics.generated import edit_distance, transcriptions
 from heedful.tasks.pipelines.media_to_text import ImageToText
 from heedful.weights.hub import bundled_models
@@ -109,3 +110,8 @@ def test_the_bundled_reader_reads_a_drawn_number_from_left_to_right() -> None:
     by_column = weights[:, first:].reshape(4, rows, columns).sum(1)
     place = (by_column * np.arange(columns)).sum(1) / by_column.sum(1)
     assert (np.diff(place) > 0).all()  # the middle of what it looks at moves on with every digit
+
+
+@pytest.mark.skipif("digits" not in bundled_models(), reason="the model digits does not come along")
+def test_a_model_that_reads_images_is_evaluated_as_such() -> None:
+    assert default_task(heedful.load("digits")) == "read"

@@ -224,8 +224,8 @@ def family_recipe(name: str) -> Recipe:
     sizes_of, families = presets(), all_families()
     if name in MEDIA_FAMILIES or (name in sizes_of and sizes_of[name][0].name in MEDIA_FAMILIES):
         raise NotFound(
-            f"{name} reads images, and training from scratch here reads text",
-            hint="teach a trained one: heed finetune digits TABLE; from nothing, in Python: data.image_text",
+            f"{name} belongs to the models of images or sound, and heed train reads text",
+            hint="fine-tune a trained one: heed finetune MODEL DATA; a new one in Python: data.image_text",
         )
     if name in sizes_of and name not in families:
         family = sizes_of[name][0]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,9 +24,10 @@ from heedful.train.checkpoint import newest
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
 from heedful.train.fit import Step
-from heedful.train.recipes.folder import read_metrics
+from heedful.train.recipes import folder as run_files
+from heedful.train.recipes.folder import RunFiles, read_metrics
 from heedful.train.recipes.prepare import mark_line_ends, split_train_validation
-from heedful.train.recipes.recipes import Evaluation, Recipe, ResolvedSettings, load_recipes
+from heedful.train.recipes.recipes import Evaluation, Recipe, ResolvedSettings, load_recipes, resolve_settings
 from heedful.train.recipes.train import limit_threads, run_training
 from tests.tasks.finetune.conftest import Heed
 from tests.train import toys
@@ -373,3 +375,14 @@ def _threads() -> Iterator[None]:
 def test_the_curves_of_a_run_that_is_writing_leave_out_half_a_line(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"train/global_step": 1, "train/loss": 2.0}\n{"train/glob')
     assert read_metrics(tmp_path) == [{"train/global_step": 1, "train/loss": 2.0}]
+
+
+def test_event_files_are_complete_when_a_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Any] = []
+    close = lambda: written.append("closed")
+    board = SimpleNamespace(add_scalar=lambda *values: written.append(values), close=close)
+    monkeypatch.setattr(run_files, "tensorboard_writer", lambda path: board)
+    files = RunFiles.open(tmp_path, resolve_settings("char-rnn"), False, True)
+    files.metrics({run_files.STEP: 1, "train/loss": 2.0})
+    files.close()
+    assert written == [("train/loss", 2.0, 1), "closed"]

@@ -85,7 +85,9 @@ class RunFiles:
         return files
 
     def close(self) -> None:
-        """Release the lock of the folder."""
+        """Write what TensorBoard's writer still holds, and release the lock of the folder."""
+        if self.board is not None:
+            self.board.close()
         if self.lock is not None:
             self.lock.release()
 

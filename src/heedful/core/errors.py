@@ -25,9 +25,11 @@ import errno
 import re
 from collections.abc import Callable, Iterable
 
-# An argument in a message: its name, perhaps with the file that has it, and its value as Python writes it (a
-# text may contain a backtick).
-ARGUMENT = re.compile(r"`((?:[^`=]+: )?[A-Za-z][\w.]*)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^`]*)`")
+# An argument in a message: its name, perhaps after the file and the table that have it, and its value as
+# Python writes it (a text may contain a backtick).
+ARGUMENT = re.compile(
+    r"`((?:[^`=]+: (?:\w+ )?)?[A-Za-z][\w.]*)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^`]*)`"
+)
 
 
 class HeedfulError(Exception):

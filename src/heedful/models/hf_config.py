@@ -476,7 +476,7 @@ def check_unquantised(names: Iterable[str]) -> None:
 
 def check_rope(where: str, rope: Mapping[str, Any]) -> None:
     """Raise ConfigError for the first setting of rotary positions that is none."""
-    check_kinds(f"config.json: {where}", rope, ROPE, minimum=1)
+    check_kinds(f"config.json: {where}".rstrip(), rope, ROPE, minimum=1)
     for name in ("factor", "rope_theta"):
         if rope.get(name) == 0:
             raise ConfigError(f'config.json: "{name}": 0 of {where} must be above 0')

@@ -69,7 +69,7 @@ def check_value(name: str, value: Any, kind: str, minimum: int = 1, maximum: int
     """
     if not is_of_kind(value, kind):
         expected = " or ".join(KIND_WORDS.get(one, one) for one in kind.split(" | "))
-        raise ConfigError(f"is not valid: {expected}", argument=name, value=value)
+        raise ConfigError(f"must be {expected}", argument=name, value=value)
     for number in value if isinstance(value, tuple | list) else (value,):
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue

@@ -298,8 +298,8 @@ def _resolve(path: str | Path) -> Path:
         if path in presets() or path in all_families():
             raise NotFound(
                 f"{path!r} has no weights here",
-                hint=f"heedful.build makes it with random ones, and heed train {path} FILE… trains it; "
-                "heed ls lists models that have some; a folder, a .gguf file or a hub id (owner/name) is one",
+                hint="choose a model that has some (heed ls lists them), a folder, a .gguf file or a hub id "
+                f"(owner/name); heed train {path} FILE… trains it, heedful.build makes it untrained",
             ) from None
         raise
 

@@ -372,7 +372,9 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
         named = {OPTION_NAMES.get(name, name): value for name, value in options.items()}
         beams = {"num_beams": 4} if isinstance(self.model, Seq2Seq) else {}
         reading = {"truncation": truncate, "batch_size": batch}
-        written = {"max_new_tokens": length or MAX_WRITTEN_TOKENS}
+        context = context_length(self.model) or 2 * MAX_WRITTEN_TOKENS
+        room = context if isinstance(self.model, Seq2Seq) else context // 2  # a decoder's holds the text, too
+        written = {"max_new_tokens": length or min(MAX_WRITTEN_TOKENS, room)}
         return (self.texts(examples),), {**written, **beams, **reading, **named}
 
     def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:

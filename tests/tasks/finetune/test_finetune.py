@@ -141,6 +141,19 @@ def test_summaries_are_learnt_by_both_kinds_of_model(
     assert used(told)("eve likes the sea")[0]["summary_text"] == "eve likes"
 
 
+def test_a_model_that_writes_too_much_is_scored_as_in_an_evaluation(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = lambda summary: [{"document": s, "summary": summary(s)} for s in toy.SENTENCES]
+    train = toy.lines(tmp_path / "train.jsonl", rows(lambda s: f"{s} {s} {s}"))
+    valid = toy.lines(tmp_path / "valid.jsonl", rows(lambda s: s.split()[0]))
+    told = taught(heed, bases["decoder"], train, "--valid", valid, "--lr", 5e-3, "--epochs", 20)
+    code, out, err = heed("eval", "made", valid, "--task", "summarize", "--json")
+    assert code == 0, (out, err)
+    assert told["scores"]["rougeL"] == pytest.approx(json.loads(out)["rougeL"])
+    assert 0 < told["scores"]["rougeL"] < 50
+
+
 def test_the_cosine_of_two_sentences_follows_the_scores(
     heed: Heed, bases: dict[str, Path], tmp_path: Path
 ) -> None:

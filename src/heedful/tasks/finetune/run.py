@@ -392,12 +392,13 @@ def count_parameters(model: Model, *, trainable_only: bool = False) -> int:
 
 
 def score_written(task: TrainableTask, examples: Examples, options: BatchOptions) -> dict[str, Any]:
-    """Return the scores of what the finished model writes, which would cost too much during training."""
+    """Return the scores of what the finished model writes, which would cost too much during training.
+
+    It may write as much as in `heed eval`, where nobody knows how long the right answers are.
+    """
     if task.metric != "loss":
         return {}
-    some = examples.first(MAX_SCORED_ROWS)
-    longest = max(map(len, task.tokenizer.encode_all([row[1] for row in some.items], special=False)))
-    scores = task.score(some, batch=options.batch, length=min(longest + 8, options.length))
+    scores = task.score(examples.first(MAX_SCORED_ROWS), batch=options.batch)
     return {name: value for name, value in scores.items() if name != "first"}
 
 

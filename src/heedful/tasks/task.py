@@ -293,16 +293,25 @@ class TrainableTask(Task):
         return None
 
     @classmethod
+    def has_head(cls, model: Model, train: Examples) -> bool:
+        """Return whether the model has a head for the labels of these examples."""
+        labels = cls.head_labels(train)
+        return model.config.head == cls.head and (labels is None or set(labels) == set(model.label_names))
+
+    @classmethod
     def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
         """Return the model with the head that the task needs, and a description of that head.
 
-        A new head takes the place of sentence vectors.
+        A head of its own stays if it is for the same labels. A new one takes the place of sentence vectors.
         """
         labels = cls.head_labels(train)
+        size = "" if labels is None else f" of {len(labels)} {cls.label_unit}"
+        if cls.has_head(model, train):
+            return model, f"its own head{size}"
         made = with_head(model, cls.head, labels, seed=seed).to(model.device)
         made.pooling = None
         made.hf_config |= cls.head_settings
-        return made, "a new head" if labels is None else f"a new head of {len(labels)} {cls.label_unit}"
+        return made, f"a new head{size}"
 
     @abstractmethod
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:

@@ -314,14 +314,15 @@ def with_head(
 ) -> Model:
     """The same trained body under a new, untrained head, to be taught a task: "classify", "tag", "span" …
 
-    The body's tensors are shared, not copied; a pooler that the checkpoint kept goes on being one. With
+    The body's tensors are shared, not copied; a pooler that the checkpoint kept goes on being one. What an
+    earlier head of the same kind learnt is dropped, also where it has as many labels. With
     `classifier_pooling` the head is linear on the sentence vector, of which no published class knows.
     """
     names = None if labels is None else {str(i): name for i, name in enumerate(labels)}
     spare = {f.name: None for f in fields(model.config) if f.name == "pooler" and "derive" in f.metadata}
     count = {} if names is None else {"labels": len(names)}
     config = model.config.change(head=head, classifier_pooling=classifier_pooling, **spare, **count)
-    made = _on_body(model, config, seed)
+    made = _on_body(model, config, seed, drop=tuple(f"head.{part}." for part in OUTPUTS))
     made.hf_config = {k: v for k, v in model.hf_config.items() if k not in HEAD_KEYS}
     if names is not None:
         made.hf_config |= {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
@@ -330,13 +331,20 @@ def with_head(
     return made
 
 
-def _on_body(body: Model, config: Config, seed: int = 0, later: Collection[str] = ()) -> Model:
+OUTPUTS = ("label", "tag", "transform", "span")  # parts of heads that are of no use to other labels
+
+
+def _on_body(
+    body: Model, config: Config, seed: int = 0, later: Collection[str] = (), drop: tuple[str, ...] = ()
+) -> Model:
     """A model of this config whose tensors are the body's wherever both have them; only a head may be new.
 
-    A new head's values are drawn by `seed`; where all of them are named in `later`, they wait to be filled.
+    Tensors whose names begin with one of `drop` are new in any case. A new head's values are drawn by `seed`;
+    where all of them are named in `later`, they wait to be filled.
     """
     made = _make_outline(body.family, config)
     tensors, wanted = model_tensors(body), model_tensors(made)
+    tensors = {name: t for name, t in tensors.items() if not name.startswith(drop)}
     tensors |= {name.replace("head.kept.", "head.pool."): t for name, t in tensors.items()}
     tensors |= {name.replace("head.pool.", "head.next.pool."): t for name, t in tensors.items()}
     new = [name for name, t in wanted.items() if name not in tensors or tensors[name].shape != t.shape]

@@ -201,9 +201,31 @@ def test_what_was_taught_can_be_taught_again(heed: Heed, bases: dict[str, Path],
     taught(heed, bases["encoder"], file, "--lora", "--lr", 1e-2)
     code, out, err = heed("finetune", "made", file, "--out", "again", "--epochs", 1, "--lr", 1e-6)
     assert code == 0
-    assert "with its own head, of 3 classes" in err
+    assert "with its own head of 3 classes" in err
     assert "without training: accuracy" in err
     assert float(out.split("accuracy ")[1].split()[0]) > 0.85
+
+
+def test_a_tagger_that_is_taught_again_keeps_its_head(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    file = toy.tagged(tmp_path / "names.conll")
+    first = taught(heed, bases["encoder"], file, "--lr", 5e-3, "--epochs", 8)
+    code, out, err = heed("finetune", "made", file, "--out", "again", "--epochs", 1, "--lr", 1e-6)
+    assert code == 0, err
+    assert "with its own head of" in err
+    assert f"without training: f1 {first['scores']['f1']:.4f}" in err, err
+
+
+def test_a_new_head_has_nothing_of_an_earlier_one_with_as_many_labels(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    taught(heed, bases["encoder"], toy.classes(tmp_path / "verbs.csv"), "--lr", 5e-3, "--epochs", 1)
+    model = heedful.load("made")
+    new = heedful.load("made", head="classify", labels=["x", "y", "z"], seed=1)
+    for name, tensor in new.head.label.state_dict().items():
+        assert not tensor.any() or not torch.equal(tensor, model.head.label.state_dict()[name])
+    assert torch.equal(new.embed.table, model.embed.table)
 
 
 def test_the_same_seed_gives_the_same_weights(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:

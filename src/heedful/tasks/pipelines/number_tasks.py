@@ -132,7 +132,7 @@ class TextRegression(NumberTask):
             if SCALE_KEY not in model.hf_config:
                 rescale_output(model, 1 / scale["scale"], -scale["mean"] / scale["scale"])
                 model.hf_config[SCALE_KEY] = scale
-            return model, "its own head, of one number"
+            return model, "its own head of one number"
         made, _ = super().attach_head(model, train, seed)
         made.hf_config[SCALE_KEY] = scale
         return made, "a new head of one number"
@@ -391,7 +391,7 @@ class Rerank(NumberTask):
     @classmethod
     def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
         if cls.fits(model):
-            return model, "its own head, of one label"
+            return model, "its own head of one label"
         return super().attach_head(model, train, seed)[0], "a new head of one label"
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:

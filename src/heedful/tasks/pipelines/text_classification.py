@@ -297,7 +297,7 @@ class TextClassification(TrainableTask):
 
     @classmethod
     def prefers_linear_head(cls, model: Model, examples: Examples) -> bool:
-        trained = cls.has_labels(model, examples) and not model.config.classifier_pooling
+        trained = cls.has_head(model, examples) and not model.config.classifier_pooling
         few = are_few(len(examples), [label for row in examples.items for label in labels_of(row)])
         return isinstance(model, LM) and not trained and few
 
@@ -321,19 +321,14 @@ class TextClassification(TrainableTask):
         return replace(examples, items=rows, locations=["the name of a class"] * len(rows), notes=())
 
     @classmethod
-    def has_labels(cls, model: Model, train: Examples) -> bool:
-        """Return whether the model has a head for the labels of these examples."""
-        return model.config.head == cls.head and set(model.label_names) == set(label_names(train))
-
-    @classmethod
     def head_labels(cls, train: Examples) -> tuple[str, ...]:
         return label_names(train)
 
     @classmethod
     def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
-        if cls.has_labels(model, train):
-            return model, f"its own head, of {len(model.label_names)} classes"
-        made, _ = super().attach_head(model, train, seed)
+        made, description = super().attach_head(model, train, seed)
+        if made is model:
+            return made, description
         made.hf_config |= kind_of(train).head_settings
         return made, f"a new head of {len(made.label_names)} {kind_of(train).unit}"
 

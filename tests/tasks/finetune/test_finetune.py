@@ -211,7 +211,7 @@ def test_a_tagger_that_is_taught_again_keeps_its_head(
 ) -> None:
     file = toy.tagged(tmp_path / "names.conll")
     first = taught(heed, bases["encoder"], file, "--lr", 5e-3, "--epochs", 8)
-    code, out, err = heed("finetune", "made", file, "--out", "again", "--epochs", 1, "--lr", 1e-6)
+    code, _, err = heed("finetune", "made", file, "--out", "again", "--epochs", 1, "--lr", 1e-6)
     assert code == 0, err
     assert "with its own head of" in err
     assert f"without training: f1 {first['scores']['f1']:.4f}" in err, err

@@ -13,7 +13,6 @@ alone: its numbers, its random draws and its rules are its own.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import math
 from collections import deque
@@ -28,6 +27,7 @@ from heedful.decode.engines.static_slots import StaticSlots
 from heedful.decode.request import Request
 from heedful.decode.rows import GeneratedRow, Piece, choose_for_rows
 from heedful.decode.slots import POSITIONS_AHEAD, EagerSlots, Slot
+from heedful.kernels.cpu import find_obstacle
 from heedful.models.base import LM, Seq2Seq
 
 MAX_STATIC_ROWS = 8  # of a step on a CPU, which computes as many even for one text
@@ -185,7 +185,7 @@ def choose_slots(model: LM | Seq2Seq, max_rows: int, context: int | None = None)
     """
     if model.mesh is not None:  # its processes step together, with the model's own parts
         return EagerSlots(model, max_rows, context)
-    if model.device.type == "cpu" and importlib.util.find_spec("numba") is not None:
+    if model.device.type == "cpu" and find_obstacle() is None:
         from heedful.decode.engines.numba_program import NumbaSlots
 
         with contextlib.suppress(UnsupportedPart):

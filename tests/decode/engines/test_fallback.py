@@ -21,6 +21,8 @@ from heedful.decode.fast import NumbaStepper
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import EagerStepper
 from heedful.interp.intervene.ablation import prune as prune_heads
+from heedful.kernels.cpu import find_obstacle
+from heedful.kernels.cpu.block_tensor import can_keep
 from heedful.models.base import LM
 from heedful.nn.adapt import recompute
 from heedful.nn.ffn import MLP, GatedMLP
@@ -259,3 +261,19 @@ def test_values_that_change_in_place_and_modes_leave_the_fingerprint() -> None:
     model.train()
     model.hf_config["a"] = 1
     assert model_fingerprint(model) == before
+
+
+def test_a_processor_without_16_bit_floats_steps_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    import llvmlite.binding
+
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: {"avx": True, "f16c": False})
+    find_obstacle.cache_clear()
+    try:
+        stepper = NumbaStepper(tiny("llama"))
+        assert "F16C" in str(stepper.fallback_reason)
+        assert not can_keep("Q8_0", (512, 512))  # a file is widened
+        stepper.prefill(ids(stepper.model, 1, 5), None, 8)
+        assert stepper.rows is None
+    finally:
+        find_obstacle.cache_clear()

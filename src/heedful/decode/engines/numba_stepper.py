@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from heedful.core.errors import InputError
 from heedful.decode.engines.fallback import FastStepper, UnsupportedPart, model_fingerprint, outside_change
 from heedful.decode.settings import GenerationSettings
 from heedful.decode.stepper import MAX_CAPACITY_AHEAD
+from heedful.kernels.cpu import find_obstacle
 from heedful.models.base import LM, Model
 from heedful.models.calls import State, advance
 from heedful.nn.context import PartState, Watch
@@ -39,13 +39,12 @@ class NumbaStepper(FastStepper):
         self.fingerprint: list[object] | None = None  # of the model that the program was written from
         self.bound: tuple[list[Tensor], list[int]] = [], []  # the keys that the program uses, and their rows
         self.known_caches: tuple[PartState | None, list[KV | SlidingKV] | None] = None, None
-        self.compiles = importlib.util.find_spec("numba") is not None
         self.check_model()
 
     def check_model(self) -> None:
         super().check_model()
-        if not self.compiles:
-            self.fallback_reason = "numba is not installed (pip install 'heedful[fast]')"
+        if (obstacle := find_obstacle()) is not None:
+            self.fallback_reason = obstacle
 
     @torch.no_grad()
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:

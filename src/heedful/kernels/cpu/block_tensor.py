@@ -9,7 +9,6 @@ Rows of blocks are held in stripes: the same bytes in another order, with the nu
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
+
+from heedful.kernels.cpu import find_obstacle
 
 # Numbers and bytes of a block; floats are taken in blocks, too, since kernels read 32 at a time.
 SIZES = {
@@ -40,12 +41,7 @@ MIN_THREAD_VALUES = 1 << 18  # that its own thread widens
 def can_keep(kind: str, shape: Sequence[int]) -> bool:
     """Whether a tensor of this kind and shape can stay as it is stored: there are kernels that read it."""
     known = kind not in ("F32", "I8") and kind in SIZES and len(shape) == 2 and shape[1] % SIZES[kind][0] == 0
-    return known and math.prod(shape) >= MIN_VALUES and has_numba()
-
-
-@cache
-def has_numba() -> bool:
-    return importlib.util.find_spec("numba") is not None
+    return known and math.prod(shape) >= MIN_VALUES and find_obstacle() is None
 
 
 def block_layouts(kind: str) -> tuple[np.dtype[Any], np.dtype[Any]]:

@@ -71,7 +71,7 @@ def dictionary() -> Any:
         (lambda: ablate(MODEL, IDS, layers=[1]), "got 1"),  # type: ignore[list-item]
         (lambda: steering_vector(MODEL, [IDS], [IDS], 1), "got 1"),  # type: ignore[arg-type]
         (lambda: steer(MODEL, 1, torch.ones(32)), "got 1"),  # type: ignore[arg-type]
-        (lambda: noise_trace(MODEL, IDS, "tower"), "subject='tower' is no list of tokens"),
+        (lambda: noise_trace(MODEL, IDS, "tower"), "subject='tower' is not a list of tokens"),
         (
             lambda: MODEL(torch.tensor([IDS]), watch=Watch("blocks.1.hook_resid_post")),
             "a name of TransformerLens",

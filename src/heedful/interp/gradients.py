@@ -217,7 +217,9 @@ def gradient_by_distance(
         check_integer(name, number)
     draw, types = torch.Generator().manual_seed(seed), None
     if text is None and model.processor is not None:
-        raise InputError("random tokens are no image and no sound", hint="give one: reading(model, image)")
+        raise InputError(
+            "random tokens cannot replace an image or a sound", hint="give one: reading(model, image)"
+        )
     if text is None:
         ids = torch.randint(0, model.tables["tokens"].vocab, (1, length), generator=draw).to(model.device)
     else:

@@ -525,7 +525,7 @@ class MediaLM(LM):
 class DualEncoder(Model):
     """Text and images in one space: text → vector, image → vector, e^s · cos of the two.
 
-    Each of the two encoders is a model of its own: `model.text` and `model.image` can be called, watched,
+    Each of the two encoders is a whole model: `model.text` and `model.image` can be called, watched,
     drawn and saved alone. Here the names of their values begin with `text.` and `image.`.
     """
 

@@ -33,7 +33,7 @@ class Head(nn.Module):
     positions: int | None = -2
 
     def keep(self, unread: nn.Module) -> Head:
-        """Hold what the checkpoint has and this model does not read, so that saving gives it back."""
+        """Hold the parts of a checkpoint that this model does not read, so that saving gives them back."""
         self.add_module("kept", unread)
         return self
 

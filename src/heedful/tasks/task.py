@@ -302,7 +302,7 @@ class TrainableTask(Task):
     def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
         """Return the model with the head that the task needs, and a description of that head.
 
-        A head of its own stays if it is for the same labels. A new one takes the place of sentence vectors.
+        The model's head stays if it is for the same labels. A new one takes the place of sentence vectors.
         """
         labels = cls.head_labels(train)
         size = "" if labels is None else f" of {len(labels)} {cls.label_unit}"

@@ -128,7 +128,7 @@ def test_weights_of_two_texts_take_the_place_where_the_second_begins() -> None:
 BAD = [
     (lambda m: view.attention(m, PAIR, between="C→D"), "choose A→A, A→B, B→A or B→B"),
     (lambda m: view.attention(m, PAIR[0], between="ab"), "needs two texts"),
-    (lambda m: view.attention(tokens=["a", "b"], pattern=torch.eye(2), second=2), "second=2 is no place"),
+    (lambda m: view.attention(tokens=["a", "b"], pattern=torch.eye(2), second=2), "cannot begin at second=2"),
     (lambda m: view.attention(m, ("a", "")), "one of the two texts is empty"),
     (lambda m: view.attention(tiny("gpt2"), PAIR), "for an encoder"),
 ]

@@ -204,9 +204,7 @@ def given_patterns(
         raise InputError("tokens is one string", hint="give the list of its pieces: `tokens=text.split()`")
     names, columns = [str(t) for t in tokens], [str(k) for k in (tokens if keys is None else keys)]
     if second is not None and not 0 < second < len(names):
-        raise InputError(
-            f"`second={second}` is no place where a second text can begin: choose 1 … {len(names) - 1}"
-        )
+        raise InputError(f"a second text cannot begin at `second={second}`: choose 1 … {len(names) - 1}")
     depth = lambda layer: layer if torch.as_tensor(layer).dim() > 2 else torch.as_tensor(layer)[None]
     name = lambda i: f"layer {i}" if len(layers) > 1 else "pattern"
     more: dict[str, Any] = {"cross": keys is not None, "second": second}
@@ -260,7 +258,7 @@ def states_of(inputs: CollectedPatterns) -> Figure:
     for name, state in sorted(inputs.states.items(), key=lambda item: item[0].startswith("embed")):
         columns = inputs.tokens if len(inputs.tokens) == len(state) else None
         panels.append(matrix(name, state.T, columns=columns, axes=("unit", "token")))
-    note = f"{inputs.name} has no attention, so there is no pattern to draw; these are its states."
+    note = f"{inputs.name} has no attention, so this figure shows its states instead of patterns."
     return Figure("states", f"States of {inputs.name}", inputs.about, {"panels": panels}, note)
 
 

@@ -47,7 +47,7 @@ class Ticket:
             raise RequestRefused(409, "cancelled", "a newer run of this page took its place")
 
     def run(self, function: Callable[[], T]) -> T:
-        """Return what a function gives, or end it between two of its steps when nobody waits any more."""
+        """Return the result of a function, or end it between two of its steps when nobody waits any more."""
         self.check()
         with call_between_steps(self.check):
             return function()

@@ -197,7 +197,7 @@ def cut_prompt(model: Model, ids: list[int]) -> tuple[list[int], list[str]]:
 
 
 def read_image(loaded_model: LoadedModel, task: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a model reads in an image, a text or labels, and the figure of where it looked."""
+    """Return a model's text or labels for an image, and the figure of where it looked."""
     model, pipe = loaded_model.sequence, open_pipeline(loaded_model, task)
     image, code, notes = input_image(model, inputs)
     result, heard = call_pipeline(pipe, image)

@@ -166,7 +166,7 @@ def part_change(module: nn.Module) -> str | None:
     if isinstance(module, LayerNorm) and module.weight is None:
         return "is a LayerNorm without weights"
     if isinstance(module, Embedding) and (module.types or module.widen or module.project):
-        return "has types, or a norm or a projection of its own"
+        return "has types, a norm of its tokens or a projection"
     return None
 
 

@@ -287,10 +287,10 @@ def row_edits(batch: Sequence[Changes], first: int = 0) -> dict[str, Edit]:
 
 
 class InterventionRunner:
-    """Runs an input with other changes in each row, and scores what the head says at a position.
+    """Runs an input with other changes in each row, and scores the logits at a position.
 
-    No change is made before the token `differ_from`. `start` edits what the embedding gives in every pass,
-    for any number of the first tokens.
+    No change is made before the token `differ_from`. `start` edits the embeddings in every pass, for any
+    number of the first tokens.
     """
 
     def __init__(

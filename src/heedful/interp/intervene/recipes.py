@@ -78,7 +78,7 @@ def noise_trace(
     chosen = int(chances.argmax()) if answer is None else answer_id(model, answer, len(chances))
     places = [] if isinstance(subject, str) else [position_of(given.tokens, token) for token in subject]
     if not places:
-        what = f"`subject={subject!r}` is no list of tokens" if subject else "the subject has no tokens"
+        what = f"`subject={subject!r}` is not a list of tokens" if subject else "the subject has no tokens"
         raise InputError(what, hint='name each token or its position, as in `subject=["Space", "Needle"]`')
     table = token_vectors(model.tables["tokens"]).float()
     draw = torch.Generator().manual_seed(seed)

@@ -97,7 +97,7 @@ def feature_logits(model: Model, dictionary: Dictionary, feature: int) -> Tensor
     """head(norm(d)) − head(norm(0)) for the direction d of a feature, less its mean over the tokens: (V,).
 
     The direction of heads is what the output matrix makes of it. Empty where the feature writes to something
-    else than the stream that the head reads, such as queries or what a norm gives.
+    else than the stream that the head reads, such as queries or outputs of a norm.
     """
     target = dictionary.config.targets[-1]
     direction = dictionary.direction(feature).chunk(len(dictionary.config.targets))[-1].to(model.device)

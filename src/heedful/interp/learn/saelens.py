@@ -226,5 +226,5 @@ def _norm_weights(model: Model | None, name: str, hook: str) -> tuple[Tensor, Te
     width = int(model.names()[name][-1])
     gain, offset = (torch.as_tensor(one).detach().float().cpu().expand(width) for one in gain_and_shift(norm))
     if not bool(gain.all()):
-        raise InputError(f"the weight of {name} has zeros, so its input cannot be told from its output")
+        raise InputError(f"the weight of {name} has zeros, so its input does not follow from its output")
     return gain, offset

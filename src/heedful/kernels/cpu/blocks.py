@@ -14,8 +14,8 @@ need no exchange between lanes, and scales and offsets are vectors too. Each for
 `unpack_…` function, which writes the instructions for one block of a stripe; products and values are both
 made from it. The definition of a format is `dequantize` of the `gguf` library, and tests compare the two.
 
-Matrices of floats and of int8 stay in rows, since others read them, too. For many vectors, 16 rows at a time
-are copied to a stripe. Floats are multiplied with x as it is.
+Matrices of floats and of int8 stay in rows, since PyTorch reads them as well. For many vectors, 16 rows at a
+time are copied to a stripe. Floats are multiplied with x as it is.
 """
 
 from __future__ import annotations

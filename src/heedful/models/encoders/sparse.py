@@ -1,9 +1,10 @@
 """Encoders of long texts: Longformer (Beltagy et al. 2020), BigBird (Zaheer et al. 2020).
 
 Attention compares every token with every other, so that a text eight times as long costs sixty-four times as
-much. Longformer lets a token see a window around itself, which costs the same for each token of a text of any
-length. Information still crosses the text, a window per layer, and a few tokens see all and are seen by all,
-such as the one that a class is read off. These have query, key and value matrices of their own.
+much. Longformer lets a token see a window around itself, so that the cost per token does not depend on the
+length of the text. Information still crosses the text, a window per layer, and a few tokens see all and are
+seen by all, such as the one that a class is read off. These have separate matrices for queries, keys and
+values.
 
 BigBird counts in blocks: each sees its neighbours, the first and the last block, and some drawn at random.
 Random links make every two blocks near neighbours in a few steps, as in a small world, and the paper proves

@@ -1,6 +1,6 @@
 """image-classification and zero-shot-image-classification: a label for a whole image.
 
-A fine-tuned ViT has a head of its own labels. CLIP has none: each label becomes a text, and the image is
+A fine-tuned ViT has a head with its labels. CLIP has none: each label becomes a text, and the image is
 compared with all of them.
 """
 

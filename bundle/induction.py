@@ -100,7 +100,7 @@ def main() -> None:
     tokenizer: Any = heedful.train_tokenizer("bpe", [str(plain)], vocab=VOCAB, special=("eos",))
     flat = np.concatenate([np.asarray(i, np.uint16) for i in tokenizer.encode_all(texts, special=False)])
     rows = RepeatingRows(flat, len(tokenizer), given.seed)
-    batches = data.Batches(rows, ShuffledOrder(len(rows), given.batch, given.seed), str(len(flat)))
+    batches = data.Batches(rows.batch, ShuffledOrder(len(rows), given.batch, given.seed), str(len(flat)))
     model = heedful.build(
         "gpt2", vocab=len(tokenizer), dim=DIM, layers=LAYERS, heads=HEADS, context=CONTEXT, dropout=0.0,
         seed=given.seed, device=given.device,

@@ -104,7 +104,7 @@ def windows(path: Path, tokenizer: Any, batch: int, seed: int) -> data.Batches:
     groups = ["\n".join(parts[i : i + 50]) + "\n" for i in range(0, len(parts), 50)]
     flat = np.concatenate([np.asarray(i, np.uint16) for i in tokenizer.encode_all(groups, special=False)])
     rows = Windows(flat, 256, seed)
-    return data.Batches(rows, ShuffledOrder(len(rows), batch, seed), str(len(flat)))
+    return data.Batches(rows.batch, ShuffledOrder(len(rows), batch, seed), str(len(flat)))
 
 
 def measured(model: LM, held: Path, most: int) -> dict[str, float]:

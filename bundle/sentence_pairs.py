@@ -186,4 +186,4 @@ class Pairs:
 
 def batches(rows: Pairs, batch: int) -> Batches:
     """Every sentence begins a row once an epoch."""
-    return Batches(rows, ShuffledOrder(len(rows), batch, rows.seed), str(len(rows.told.flat)))
+    return Batches(rows.batch, ShuffledOrder(len(rows), batch, rows.seed), str(len(rows.told.flat)))

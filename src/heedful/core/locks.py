@@ -88,10 +88,8 @@ class FileLock:
         try:
             record = read_json(self.path)
             age = time.time() - self.path.stat().st_mtime
-        except FileNotFoundError:
+        except (FileNotFoundError, CorruptFile):  # records appear whole, so that a damaged one is nobody's
             return None
-        except CorruptFile:
-            record, age = {}, time.time() - self.path.stat().st_mtime
         owner = {name: record.get(name) for name in ("pid", "host", "started")}
         if owner["host"] != socket.gethostname() or sys.platform == "win32":
             return None if age > STALE_SECONDS else owner

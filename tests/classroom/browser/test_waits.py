@@ -49,7 +49,7 @@ def test_a_model_that_loads_slowly_says_so_and_can_be_left(
     monkeypatch.setattr(ModelRegistry, "_load", lambda self, entry: time.sleep(3) or load(self, entry))
     registry = server.app.state.studio.registry
     with registry._lock:
-        registry._held.pop("rnn", None)
+        registry._loaded.pop("rnn", None)
     visitor.page.goto(f"{visitor.url}/layers?m=rnn&x={TEXT}")
     line = waiting(visitor.page)
     assert "Loading rnn" in line.inner_text()

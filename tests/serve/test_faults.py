@@ -42,6 +42,7 @@ WORDS = ["the", "cat", "a dog", "mat .", "the cat sat", "on the mat", "dog", "a"
 
 def test_who_leaves_frees_the_slot_and_the_others_write_on(models: Models) -> None:
     texts = [heedful.generate(models.talker, word, max_tokens=60) for word in WORDS]
+    lengths = [len(list(heedful.stream(models.talker, word, max_tokens=60))) for word in WORDS]
 
     async def scene() -> None:
         app, server = create_openai_app([make_served_model("talker", models.talker, max_rows=8)])
@@ -71,9 +72,10 @@ def test_who_leaves_frees_the_slot_and_the_others_write_on(models: Models) -> No
         await until(lambda: server.engine.is_idle)
         assert batch.slots.usage == 0
         assert not batch.rows
-        # a short text may be whole already
+        # A text that ends within ten steps may be whole although its reader has not seen the end of it.
         unfinished = [caller for caller in leaving if "[DONE]" not in caller.text]
-        assert server.metrics.aborted.values[()] == len(unfinished) >= 4
+        short = [tokens for tokens in lengths if tokens <= 10]
+        assert 4 <= len(unfinished) - len(short) <= server.metrics.aborted.values[()] <= len(unfinished)
         server.engine.close()
 
     run_async(scene())

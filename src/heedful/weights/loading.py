@@ -47,6 +47,7 @@ from heedful.weights.hub import resolve
 from heedful.weights.names import OWN_NAMES, fill_model, model_tensors, set_tensor
 from heedful.weights.pooling import pooling_from_gguf, read_pooling
 
+HEAD_OUTPUTS = ("label", "tag", "transform", "span")  # parts of heads, which are learnt for their labels
 # Keys of config.json that are about a head, and say nothing about another.
 HEAD_KEYS = (
     "architectures",
@@ -322,16 +323,13 @@ def with_head(
     spare = {f.name: None for f in fields(model.config) if f.name == "pooler" and "derive" in f.metadata}
     count = {} if names is None else {"labels": len(names)}
     config = model.config.change(head=head, classifier_pooling=classifier_pooling, **spare, **count)
-    made = _on_body(model, config, seed, drop=tuple(f"head.{part}." for part in OUTPUTS))
+    made = _on_body(model, config, seed, drop=tuple(f"head.{part}." for part in HEAD_OUTPUTS))
     made.hf_config = {k: v for k, v in model.hf_config.items() if k not in HEAD_KEYS}
     if names is not None:
         made.hf_config |= {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
     if head == "tag":  # `data.tag` labels the first token of a word alone; taggers read this key
         made.hf_config |= {"label_all_tokens": False}
     return made
-
-
-OUTPUTS = ("label", "tag", "transform", "span")  # parts of heads that are of no use to other labels
 
 
 def _on_body(

@@ -84,6 +84,7 @@ class TextRegression(NumberTask):
     heads = ("classify",)
     needs = "a head of one label that gives a number"
     command, head, objective, metric, highest = "regress", "classify", "regress", "rmse", False
+    label_unit = "number"
     head_settings: ClassVar[Mapping[str, Any]] = {"problem_type": "regression"}
     training = TrainingDefaults(lr=1e-4, lora_lr=1e-3, epochs=4, length=256)
     roles = ROLES["regress"]
@@ -125,17 +126,19 @@ class TextRegression(NumberTask):
         return (train.columns.get("number", "number"),)
 
     @classmethod
+    def has_head(cls, model: Model, train: Examples) -> bool:
+        return TaskSpecification.of(model) is not None and cls.fits(model)
+
+    @classmethod
     def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
         numbers = cls.numbers(train)
         scale = {"mean": float(numbers.mean()), "scale": float(numbers.std()) or 1.0}
-        if TaskSpecification.of(model) is not None and cls.fits(model):
-            if SCALE_KEY not in model.hf_config:
+        made, description = super().attach_head(model, train, seed)
+        if SCALE_KEY not in made.hf_config:
+            if made is model:
                 rescale_output(model, 1 / scale["scale"], -scale["mean"] / scale["scale"])
-                model.hf_config[SCALE_KEY] = scale
-            return model, "its own head of one number"
-        made, _ = super().attach_head(model, train, seed)
-        made.hf_config[SCALE_KEY] = scale
-        return made, "a new head of one number"
+            made.hf_config[SCALE_KEY] = scale
+        return made, description
 
     def finish_training(self) -> None:
         scale = self.model.hf_config[SCALE_KEY]
@@ -389,10 +392,8 @@ class Rerank(NumberTask):
         return ("relevance",)
 
     @classmethod
-    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
-        if cls.fits(model):
-            return model, "its own head of one label"
-        return super().attach_head(model, train, seed)[0], "a new head of one label"
+    def has_head(cls, model: Model, train: Examples) -> bool:
+        return cls.fits(model)
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         """Return batches of two texts and a relevance between 0 and 1, extra["score"]."""

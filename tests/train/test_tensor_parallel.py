@@ -18,12 +18,14 @@ from safetensors.torch import load_file
 import heedful
 from heedful.core.errors import ConfigError
 from heedful.models import FAMILIES
+from heedful.models.base import Model
 from heedful.models.tensor_parallel import check_splits, local_range, split_axes
 from heedful.weights.formats.tensor_files import SafeFile
 from heedful.weights.loading import assemble
-from heedful.weights.names import fill_model
+from heedful.weights.names import Slices, fill_model
 from tests.refusal import refused
 from tests.train import toys
+from tests.train.split import make
 from tests.train.test_distributed import launch, once
 
 
@@ -151,16 +153,35 @@ class Counting(SafeFile):
         return super().read(name)
 
 
+def load_part(whole: Model, folder: Path, count: int) -> tuple[Model, Slices, Counting]:
+    """What the last of `count` processes loads of a saved model, which tensors are slices, and the file."""
+    file = Counting(folder / "model.safetensors")
+    with torch.device("meta"):
+        model = assemble(whole.family, whole.config)
+    slices: dict[str, tuple[int, int, int]] = {}
+    for tensor, axis in split_axes(model, count).items():
+        slices[tensor] = (axis, *local_range(model.get_parameter(tensor).shape[axis], count, count - 1))
+    family, rows = whole.family, whole.family.rows(whole.config)
+    drop = family.drop(whole.config) if callable(family.drop) else family.drop
+    fill_model(model, file, rows, prefix=family.prefix, copies=family.copies, drop=drop, slices=slices)
+    model.tie()
+    return model, slices, file
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_a_process_loads_its_slices_of_every_tensor(name: str, tmp_path: Path) -> None:
+    whole = make(name)
+    heedful.save(whole, tmp_path)
+    for count in (2,) if name in ONLY_TWO else (2, 4):
+        model, slices, _ = load_part(whole, tmp_path, count)
+        for tensor, part in model.named_parameters():
+            axis, start, end = slices.get(tensor, (0, 0, len(part)))
+            assert torch.equal(part, whole.get_parameter(tensor).narrow(axis, start, end - start)), tensor
+
+
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
 def test_a_process_reads_only_small_tensors_whole(name: str, tmp_path: Path) -> None:
     heedful.save(toys.tiny(name), tmp_path)
-    family, file = FAMILIES[name], Counting(tmp_path / "model.safetensors")
-    with torch.device("meta"):
-        model = assemble(family, family.tiny)
-    slices = {}
-    for tensor, axis in split_axes(model, 2).items():
-        slices[tensor] = (axis, *local_range(model.get_parameter(tensor).shape[axis], 2, 1))
-    kept = sum(p.numel() for tensor, p in model.named_parameters() if tensor not in slices)
-    fill_model(model, file, family.rows(family.tiny), prefix=family.prefix, drop=family.drop, slices=slices)  # type: ignore[arg-type]
-    assert file.whole == kept
+    model, slices, file = load_part(toys.tiny(name), tmp_path, 2)
+    assert file.whole == sum(p.numel() for tensor, p in model.named_parameters() if tensor not in slices)
     assert all(p.untyped_storage().nbytes() == p.nbytes for p in model.parameters())  # no mapped file is left

@@ -270,7 +270,7 @@ def _load(link: Link, values: list[Tensor], ours: Mapping[str, Tensor]) -> list[
     shapes, first = [ours[name].shape for name in link.ours], values[0]
     loaded: list[Tensor] = []
     try:
-        if len(values) == 1 and isinstance(first, BlockTensor) and link.op.moves_rows:
+        if len(values) == 1 and isinstance(first, BlockTensor) and link.op.moves_rows(first.shape):
             orders = link.op.load([torch.arange(len(first))], shapes)
             loaded = [first.take_rows(order) for order in orders]
         else:
@@ -309,7 +309,7 @@ def _load_slices(
         return _load(link, chosen, {name: ours[name][start:end] for name in link.ours})
     shapes, first = [ours[name].shape for name in link.ours], values[0]
     fits = [sum(s[0] for s in shapes), *shapes[0][1:]] == list(first.shape)
-    if link.op.moves_rows and fits and all(cut[0] == 0 for cut in cuts):
+    if link.op.moves_rows(first.shape) and fits and all(cut[0] == 0 for cut in cuts):
         orders = link.op.load([torch.arange(len(first))], shapes)
         return [first[order[start:end]] for order, (_, start, end) in zip(orders, cuts, strict=True)]
     return [

@@ -13,10 +13,12 @@ from torch import Tensor
 class Op:
     """theirs → ours (load) and back (save). The identity."""
 
-    @property
-    def moves_rows(self) -> bool:
-        """Whether it moves whole rows and changes no number, so that rows of blocks are moved alike."""
-        return type(self) in (Op, PerHead, Pairs) or (isinstance(self, Fused) and not self.transposed)
+    def moves_rows(self, stored: torch.Size) -> bool:
+        """Whether it only moves whole rows of a tensor stored in this shape.
+
+        Then rows of blocks are moved alike, and some of the rows can be read without the others.
+        """
+        return type(self) in (Op, PerHead) or (isinstance(self, Fused) and not self.transposed)
 
     def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
         """Our tensors, which have these shapes, from theirs."""
@@ -106,6 +108,9 @@ class Pairs(Op):
         index = torch.arange(size)
         index[start : start + turned] = order + start
         return rows.unflatten(0, (self.heads, size))[:, index].reshape(t.shape)
+
+    def moves_rows(self, stored: torch.Size) -> bool:
+        return stored[0] != self.heads
 
     def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
         return [self._permute(t, inverse=False) for t in theirs]

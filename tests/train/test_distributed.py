@@ -74,7 +74,7 @@ def launch(jobs: list[Job], where: Path, world: int = 2, module: str = "tests.tr
         "OMP_NUM_THREADS": "1",
     }
     all_of_them = [subprocess.Popen(command, cwd=ROOT, env=shared | {"RANK": str(r)}) for r in range(world)]
-    assert [p.wait(900) for p in all_of_them] == [0] * world
+    assert [p.wait(3600) for p in all_of_them] == [0] * world
 
 
 @contextmanager

@@ -18,8 +18,8 @@ computes with the local tensors in them, so its own code, its caches and all of 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -30,7 +30,15 @@ from heedful.core.errors import ConfigError, InputError
 from heedful.models.base import Model
 from heedful.nn.attention.disentangled import DisentangledAttention
 from heedful.nn.attention.latent import LatentAttention
-from heedful.nn.attention.multi_head import Attention, CrossAttention, GatedAttention, SinkAttention
+from heedful.nn.attention.multi_head import (
+    Attention,
+    BiasedAttention,
+    CrossAttention,
+    GatedAttention,
+    SinkAttention,
+)
+from heedful.nn.attention.relative import RelativeAttention, SentenceRelativeAttention
+from heedful.nn.attention.sparse import BlockSparseAttention, WindowedAttention
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.embedding import Embedding
@@ -47,18 +55,26 @@ Mesh = Any  # torch.distributed.device_mesh.DeviceMesh, whose import takes a whi
 
 @dataclass(frozen=True)
 class Split:
-    """How a part is cut: which layers by output columns, which one by input rows, which tensors by row."""
+    """How a part is cut: which layers by columns, which one by rows, and which tensors on which axis."""
 
     columns: tuple[str, ...] = ()
     rows: str = ""
-    tensors: tuple[str, ...] = ()
+    tensors: Mapping[str, int] = field(default_factory=dict)
 
 
-EXPERTS = Split(tensors=("gate", "up", "down", "gate_bias", "up_bias", "down_bias"))
+EXPERTS = Split(tensors=dict.fromkeys(("gate", "up", "down", "gate_bias", "up_bias", "down_bias"), 0))
+RELATIVE = Split(("q", "k", "v", "distance"), "o", {"content_bias": 0, "distance_bias": 0})
 PLAN: dict[type[nn.Module], Split] = {
     Attention: Split(("q", "k", "v", "q_norm", "k_norm"), "o"),
-    SinkAttention: Split(("q", "k", "v", "q_norm", "k_norm"), "o", ("sinks",)),
+    SinkAttention: Split(("q", "k", "v", "q_norm", "k_norm"), "o", {"sinks": 0}),
     GatedAttention: Split(("q", "k", "v", "q_norm", "k_norm", "gate"), "o"),
+    BiasedAttention: Split(("q", "k", "v"), "o", {"position_bias.table.weight": 1}),
+    WindowedAttention: Split(("q", "k", "v", "first_q", "first_k", "first_v"), "o"),
+    BlockSparseAttention: Split(("q", "k", "v"), "o"),
+    RelativeAttention: RELATIVE,
+    SentenceRelativeAttention: replace(
+        RELATIVE, tensors={**RELATIVE.tensors, "sentence_bias": 0, "sentences": 1}
+    ),
     CrossAttention: Split(("q", "k", "v"), "o"),
     LatentAttention: Split(("q", "q_up", "kv_up"), "o"),
     DisentangledAttention: Split(("q", "k", "v", "pos_q", "pos_k"), "o"),
@@ -88,8 +104,8 @@ def shares_keys(part: nn.Module, count: int) -> bool:
 
 def part_axes(part: nn.Module, count: int) -> dict[str, int]:
     """Map the tensors of a part that are cut, by their names within it, to the axis."""
-    split = PLAN[type(part)]
-    axes = {name: 0 for name in split.tensors if getattr(part, name) is not None}
+    split, own = PLAN[type(part)], dict(part.named_parameters())
+    axes = {name: axis for name, axis in split.tensors.items() if name in own}
     for layer in (*split.columns, split.rows):
         module = part._modules.get(layer)
         keys = layer in ("k", "v", "k_norm") and shares_keys(part, count)

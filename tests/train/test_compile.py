@@ -119,7 +119,8 @@ def test_a_longer_text_gives_the_compiler_no_more_to_do(kind: str) -> None:
 def test_no_step_of_any_family_grows_with_its_text_for_the_compiler(family: str, files: Files) -> None:
     known, purpose = FAMILIES[family].tiny.field_names(), FAMILIES[family].objective
     settings: dict[str, Any] = {f: 0.0 for f in known if "dropout" in f}
-    model = toys.tiny(family, **settings, **({"context": 256} if "context" in known else {})).train()
+    settings |= {f: 256 for f in ("context", "source_context") if f in known}
+    model = toys.tiny(family, **settings).train()
     batch = toys.batches_of(purpose, files, model=model, batch=2)[0]
     divide, step = {per: torch.ones(()) for per in counts(batch)}, LossModule(model, objective(purpose))
     short, long = longer(batch, 2), longer(batch, 5)

@@ -22,6 +22,7 @@ from torch import Tensor
 from heedful import data
 from heedful.models import FAMILIES
 from heedful.models.base import Model
+from heedful.models.tensor_parallel import gather_dtensor
 from heedful.nn.state_space.chunked import fast_linear
 from heedful.nn.state_space.scan import linear_scan, selective
 from heedful.nn.state_space.selective import fast_selective
@@ -68,7 +69,7 @@ def trained(
     config = TrainConfig(**STEADY | settings)
     losses = [step.loss for step in fit(model, purpose, batches, config, by)]
     by = by or Processes()
-    weights = {n: by.whole_tensor(p.detach()).clone() for n, p in model.named_parameters()}
+    weights = {n: gather_dtensor(p.detach()).clone() for n, p in model.named_parameters()}
     return losses, weights
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from heedful.core.errors import ConfigError, NotFound
+from heedful.core.errors import ConfigError
 from heedful.decode.quantize import quantize
+from heedful.train.checkpoint import list_checkpoints
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
-from heedful.train.stopping import EarlyStopping, average_checkpoints, ema_model, soup
+from heedful.train.stopping import EarlyStopping, ema_model, soup
 from heedful.weights.adapters import lora
 from heedful.weights.loading import build, load
 from heedful.weights.saving import save
@@ -63,20 +64,14 @@ def run(folder: Path, files: dict[str, Path], **settings: object) -> dict[int, d
     return seen
 
 
-def test_the_average_of_checkpoints_is_the_mean_of_their_weights(
+def test_a_soup_of_the_last_checkpoints_has_the_mean_of_their_weights(
     tmp_path: Path, files: dict[str, Path]
 ) -> None:
     seen = run(tmp_path, files)
-    model = average_checkpoints(tmp_path, last=3)
+    model = soup(list_checkpoints(tmp_path)[-3:])
     for name, parameter in model.named_parameters():
         wanted = (seen[2][name] + seen[3][name] + seen[4][name]) / 3
         torch.testing.assert_close(parameter.detach(), wanted, rtol=1e-6, atol=1e-7)
-
-
-def test_averaging_more_than_there_are_says_what_to_keep(tmp_path: Path, files: dict[str, Path]) -> None:
-    run(tmp_path, files, steps=2)
-    with pytest.raises(NotFound, match="has 2 checkpoints and 5 are to be averaged; train with keep=5"):
-        average_checkpoints(tmp_path, last=5)
 
 
 def test_ema_follows_its_formula_and_is_saved(tmp_path: Path, files: dict[str, Path]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from heedful.models.tensor_parallel import gather_weights
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import DistributedProcesses, Processes, processes
 from heedful.train.fit import fit
@@ -37,7 +38,7 @@ def do(job: dict[str, Any], by: Processes) -> list[float]:
         losses.append(step.loss)
         if step.number in (config.steps // 2, config.steps):  # training goes on after an evaluation
             evaluated = step.evaluate(batches, 5)
-    with by.gather_weights(model):
+    with gather_weights(model):
         if by.is_first:
             out = Path(job["out"])
             out.mkdir(parents=True, exist_ok=True)

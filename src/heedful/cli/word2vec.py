@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,7 +29,6 @@ Examples:
   heed word2vec analogy v.safetensors man king woman
   heed word2vec eval v.safetensors wordvec/
 """
-LINE_SECONDS = 10.0  # between lines of progress where there is no terminal
 
 word2vec_command = CommandGroup(EXAMPLES)
 CorpusFiles = Annotated[
@@ -87,7 +87,7 @@ def train_vectors(
         if split_punctuation:
             note = "punctuation is split from words; --no-split-punctuation leaves words as they are"
             typer.echo(note, err=True)
-        seconds = _show_progress(trainer, threads, checkpoint, device)
+        seconds = _train(trainer, threads, checkpoint, device)
         vectors = Word2Vec.from_trainer(trainer)
         vectors.save(output)
     words, speed = len(vectors), counts.total * settings.epochs / max(seconds, 1e-9)
@@ -98,32 +98,24 @@ def train_vectors(
     as_json(result) if json else typer.echo(str(output))
 
 
-def _show_progress(trainer: Trainer, threads: int | None, checkpoint: Path | None, device: str) -> float:
-    """Train; show a bar on a terminal and a line every ten seconds elsewhere. Return the seconds taken."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+def _train(trainer: Trainer, threads: int | None, checkpoint: Path | None, device: str) -> float:
+    """Train and show the progress; return the seconds taken."""
+    from heedful.train.recipes.progress import make_reporter
 
-    console, began, last = Console(stderr=True), time.perf_counter(), 0.0
-    columns = (BarColumn(), *map(TextColumn, ("{task.percentage:>3.0f}%", "{task.fields[text]}")))
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True
-    ) as bar:
-        task = bar.add_task("", total=None, text="")
+    began, epochs = time.perf_counter(), trainer.settings.epochs
+    with closing(make_reporter(epochs * trainer.counts.total, unit="word")) as reporter:
         try:
             for p in trainer.run(threads, checkpoint, device):
-                text = f"epoch {p.epoch + 1}  loss {p.loss:.4f}  {p.words_per_second:,.0f} words/s"
-                bar.update(task, completed=p.words, total=p.total, text=text)
-                now = time.perf_counter()
-                if p.finished or (not console.is_terminal and now - last > LINE_SECONDS):
-                    line = (
-                        f"epoch={p.epoch + 1}/{trainer.settings.epochs} words={p.words} of={p.total} "
-                        f"loss={p.loss:.6f} rate={p.rate:.5f} words_per_second={p.words_per_second:.0f}"
-                    )
-                    bar.console.print(line, highlight=False, soft_wrap=True)
-                    last = now
+                seconds = (p.total - p.words) / max(p.words_per_second, 1e-9)
+                reporter.step({
+                    "word": p.words, "words": p.total, "epoch": f"{p.epoch + 1}/{epochs}", "loss": p.loss,
+                    "lr": p.rate, "words_per_second": p.words_per_second, "eta": seconds,
+                })  # fmt: skip
+                if p.finished:
+                    reporter.report(f"epoch {p.epoch + 1}/{epochs}: loss {p.loss:.4f}")
         except KeyboardInterrupt:
             hint = f"; continue with --resume --checkpoint {checkpoint}" if checkpoint else ""
-            typer.echo(f"interrupted{hint}", err=True)
+            reporter.report(f"interrupted{hint}")
             raise typer.Exit(130) from None
     return time.perf_counter() - began
 

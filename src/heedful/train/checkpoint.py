@@ -33,7 +33,7 @@ from heedful.core.files import make_folder_atomically, read_json, sha256, write_
 from heedful.core.locks import FileLock
 from heedful.models.assembled import has_own_parts
 from heedful.models.base import Model
-from heedful.train.distributed import Processes
+from heedful.train.distributed import Processes, empty_like, load_shards, save_shards, shared_like
 from heedful.weights.formats.tensor_files import (
     CHECKSUMS,
     SHARDS,
@@ -52,34 +52,28 @@ CHANGEABLE = {
     "folder", "save_every", "save_minutes", "keep", "resume", "compile", "graph",
     "steps", "minutes", "extended",
 }  # fmt: skip
-Like = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, shared out over processes as another one is
 
 
-def optimiser_tensors(
-    model: nn.Module, optimisers: Sequence[Optimizer], gather: Callable[[Tensor], Tensor] = lambda t: t
-) -> dict[str, Tensor]:
-    """Return the optimisers' state by parameter name; `gather` collects what is shared out."""
+def optimiser_tensors(model: nn.Module, optimisers: Sequence[Optimizer]) -> dict[str, Tensor]:
+    """Return the optimisers' state by parameter name."""
     names = {id(p): n for n, p in model.named_parameters()}
     out: dict[str, Tensor] = {}
     for i, optimiser in enumerate(optimisers):
         for p, state in optimiser.state.items():
             for key, value in state.items():
                 tensor = value if isinstance(value, Tensor) else torch.tensor(value)
-                out[f"{i}/{names[id(p)]}/{key}"] = gather(tensor.detach()).clone().contiguous()
+                out[f"{i}/{names[id(p)]}/{key}"] = tensor.detach().clone().contiguous()
     return out
 
 
 def restore_optimisers(
-    model: nn.Module,
-    optimisers: Sequence[Optimizer],
-    tensors: Mapping[str, Tensor],
-    like: Like = lambda t, _: t,
+    model: nn.Module, optimisers: Sequence[Optimizer], tensors: Mapping[str, Tensor]
 ) -> None:
     """Put saved state back under the parameters it belongs to, shared out as they are."""
     parameters = dict(model.named_parameters())
     for name, value in tensors.items():
         p, owner, key, counted = find_moment(name, parameters, optimisers)
-        owner.state[p][key] = value if counted else like(value, p).to(p.device)
+        owner.state[p][key] = value if counted else shared_like(value, p).to(p.device)
 
 
 def find_moment(
@@ -143,7 +137,7 @@ def write_shards(
 
     `tensors` are named model/…, optimiser/… and ema/….
     """
-    sums = processes.save_shards(tensors, part / SHARDS)
+    sums = save_shards(tensors, part / SHARDS, processes)
     processes.run_on_first(lambda: save_without_weights(model, part))
     return sums
 
@@ -311,7 +305,7 @@ def read_tensors(checkpoint: Path, kind: str) -> dict[str, Tensor]:
 
 
 def load_shared_tensors(
-    model: Model, checkpoint: Path, processes: Processes, optimisers: Sequence[Optimizer], ema: bool
+    model: Model, checkpoint: Path, optimisers: Sequence[Optimizer], ema: bool
 ) -> dict[str, Tensor]:
     """Read this process's parts of a sharded checkpoint: weights in place; moments and averages are returned,
     by their names in the shards.
@@ -325,19 +319,19 @@ def load_shared_tensors(
     for name, entry in moments.items():
         parameter, _, _, counted = find_moment(name, own, optimisers)
         like = torch.empty(0) if counted else parameter
-        into[f"optimiser/{name}"] = processes.empty_like(entry.shape, entry.dtype, like)
-    into |= {f"ema/{n}": processes.empty_like(e.shape, e.dtype, own[n]) for n, e in averages.items()}
-    processes.load_shards(into, checkpoint / SHARDS)
+        into[f"optimiser/{name}"] = empty_like(entry.shape, entry.dtype, like)
+    into |= {f"ema/{n}": empty_like(e.shape, e.dtype, own[n]) for n, e in averages.items()}
+    load_shards(into, checkpoint / SHARDS)
     return {name: tensor for name, tensor in into.items() if not name.startswith("model/")}
 
 
-def copy_weights(model: Model, checkpoint: Path, like: Like = lambda t, _: t) -> None:
-    """Put the weights of a checkpoint into a model of the same shape, in place."""
+def copy_weights(model: Model, checkpoint: Path) -> None:
+    """Put the weights of a checkpoint into a model of the same shape, in place, shared out as it is."""
     with name_earlier(checkpoint):
         source = load(checkpoint, into=copy.deepcopy(model) if has_own_parts(model) else None)
     check_same_shapes(source, model, checkpoint)
     ours = model_tensors(model)
-    put_values(ours, {name: like(value, ours[name]) for name, value in model_tensors(source).items()})
+    put_values(ours, {name: shared_like(value, ours[name]) for name, value in model_tensors(source).items()})
 
 
 def check_same_shapes(source: Model, model: Model, checkpoint: Path) -> None:

@@ -7,7 +7,6 @@ is multiplied, its loss and its gradient are taken, and the logits are let go (a
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -98,17 +97,6 @@ def _chunk(
     return (loss * keep).sum(), slope.to(x.dtype)
 
 
-@functools.cache
-def _sums_wide(device: torch.device) -> bool:
-    """Whether bfloat16 products can be added to a float32 sum as they are made; older torch cannot."""
-    a, total = torch.ones(16, 16, device=device, dtype=torch.bfloat16), torch.ones(16, 16, device=device)
-    try:
-        torch.addmm(total, a, a, out_dtype=torch.float32, out=total)
-    except (RuntimeError, TypeError):
-        return False
-    return bool((total == 17).all())
-
-
 @torch.library.custom_op("heedful::fused_cross_entropy", mutates_args=())
 def _fused(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int, float8: bool
@@ -133,13 +121,12 @@ class _Chunk16:
 
     def __init__(self, x: Tensor, w: Tensor, bias: Tensor | None, gx: Tensor, gw: Tensor) -> None:
         self.x, self.w, self.bias, self.gx, self.gw = x, w, bias, gx, gw
-        self.sums = x.dtype == torch.bfloat16 and _sums_wide(x.device)
 
     def __call__(self, span: slice, labels: Tensor, V: int, smoothing: float, gb: Tensor | None) -> Tensor:
         x, slope = self.x[span], F.linear(self.x[span], self.w, self.bias)
         losses = loss_and_slope(slope, slope, labels, V, smoothing, IGNORE)
         torch.mm(slope, self.w, out=self.gx[span])
-        if self.sums:
+        if x.dtype == torch.bfloat16:  # a product is added to the float32 sum as it is made
             torch.addmm(self.gw, slope.t(), x, out_dtype=torch.float32, out=self.gw)
         else:
             self.gw += slope.t() @ x

@@ -35,7 +35,6 @@ from heedful.models.base import LM, Model, Seq2Seq
 from heedful.models.tensor_parallel import (
     check_splits,
     gather_dtensor,
-    gather_weights,
     group_by_mesh,
     is_shared,
     parallelize,
@@ -84,24 +83,12 @@ class Processes:
         """The mean over all processes."""
         return values
 
-    def whole_tensor(self, value: Tensor) -> Tensor:
-        """A tensor whose parts may lie on several processes, whole."""
-        return value
-
-    def like(self, value: Tensor, shared: Tensor) -> Tensor:
-        """A whole tensor, shared out as another one is."""
-        return value
-
     def clip(self, weights: Sequence[Tensor], limit: float) -> Tensor:
         """Make the gradient at most this long; return how long it was."""
         return nn.utils.clip_grad_norm_(weights, limit)
 
     def settle(self) -> None:
         """Share out again what a forward pass has gathered and no backward pass will let go."""
-
-    def gather_weights(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
-        """Give process 0 whole weights while a `with` lasts."""
-        return contextlib.nullcontext()
 
     def run_on_first(self, function: Callable[[], T]) -> T | None:
         """Let process 0 do something while the others wait; if it fails, all fail."""
@@ -114,18 +101,6 @@ class Processes:
     def any_process(self, flag: bool) -> bool:
         """Return whether the flag is set in any process."""
         return flag
-
-    def save_shards(self, tensors: Mapping[str, Tensor], folder: Path) -> dict[str, str]:
-        """Write this process's parts of tensors as a file; return the SHA-256 of all files by their names."""
-        raise NotImplementedError
-
-    def load_shards(self, tensors: Mapping[str, Tensor], folder: Path) -> None:
-        """Fill this process's parts of tensors from shards, however many processes wrote them."""
-        raise NotImplementedError
-
-    def empty_like(self, shape: Sequence[int], dtype: torch.dtype, shared: Tensor) -> Tensor:
-        """A tensor to be filled, shared out as another one is."""
-        return torch.empty(tuple(shape), dtype=dtype, device=shared.device)
 
 
 class DistributedProcesses(Processes):
@@ -243,12 +218,6 @@ class DistributedProcesses(Processes):
         dist.all_reduce(values)
         return values / dist.get_world_size()
 
-    def whole_tensor(self, value: Tensor) -> Tensor:
-        return gather_dtensor(value)
-
-    def like(self, value: Tensor, shared: Tensor) -> Tensor:
-        return shared_like(value, shared)
-
     def clip(self, weights: Sequence[Tensor], limit: float) -> Tensor:
         groups = group_by_mesh(weights)
         norms = [nn.utils.get_total_norm([w.grad for w in g if w.grad is not None]) for g in groups]
@@ -263,9 +232,6 @@ class DistributedProcesses(Processes):
         for module in self.module.modules() if self.kind == "fsdp" else ():
             if isinstance(module, FSDPModule):
                 module.reshard()
-
-    def gather_weights(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
-        return gather_weights(model)
 
     def run_on_first(self, function: Callable[[], T]) -> T | None:
         return self.run_on_all(function if self.is_first else lambda: None)
@@ -285,33 +251,26 @@ class DistributedProcesses(Processes):
         dist.all_reduce(flags)
         return bool(flags.item())
 
-    def save_shards(self, tensors: Mapping[str, Tensor], folder: Path) -> dict[str, str]:
-        from torch.distributed import checkpoint as dcp
 
-        writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)  # safetensors, no pickles
-        with quiet_checkpoint("written"):
-            dcp.save(dict(tensors), storage_writer=writer)
-        mine = sorted(folder.glob(f"shard-{dist.get_rank() + 1:05d}-*.safetensors"))
-        sums: list[dict[str, str]] = [{} for _ in range(dist.get_world_size())]
-        dist.all_gather_object(sums, self.run_on_all(lambda: {path.name: sha256([path]) for path in mine}))
-        return {name: digest for one in sums for name, digest in one.items()}
+def save_shards(tensors: Mapping[str, Tensor], folder: Path, processes: Processes) -> dict[str, str]:
+    """Write this process's parts of tensors as a file; return the SHA-256 of all files by their names."""
+    from torch.distributed import checkpoint as dcp
 
-    def load_shards(self, tensors: Mapping[str, Tensor], folder: Path) -> None:
-        from torch.distributed import checkpoint as dcp
+    writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)  # safetensors, no pickles
+    with quiet_checkpoint("written"):
+        dcp.save(dict(tensors), storage_writer=writer)
+    mine = sorted(folder.glob(f"shard-{dist.get_rank() + 1:05d}-*.safetensors"))
+    sums: list[dict[str, str]] = [{} for _ in range(dist.get_world_size())]
+    dist.all_gather_object(sums, processes.run_on_all(lambda: {path.name: sha256([path]) for path in mine}))
+    return {name: digest for one in sums for name, digest in one.items()}
 
-        with quiet_checkpoint("read"):
-            dcp.load(dict(tensors), storage_reader=dcp.HuggingFaceStorageReader(str(folder)))
 
-    def empty_like(self, shape: Sequence[int], dtype: torch.dtype, shared: Tensor) -> Tensor:
-        if not is_shared(shared) or not shape:
-            return super().empty_like(shape, dtype, shared)
-        if shape == shared.shape:
-            return torch.empty_like(shared, dtype=dtype)
-        from torch.distributed.tensor import empty
+def load_shards(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Fill this process's parts of tensors from shards, however many processes wrote them."""
+    from torch.distributed import checkpoint as dcp
 
-        mesh, placed = shared.device_mesh, shared.placements  # type: ignore[attr-defined]
-        made: Tensor = empty(*shape, dtype=dtype, device_mesh=mesh, placements=placed)
-        return made
+    with quiet_checkpoint("read"):
+        dcp.load(dict(tensors), storage_reader=dcp.HuggingFaceStorageReader(str(folder)))
 
 
 @contextlib.contextmanager
@@ -327,13 +286,26 @@ def quiet_checkpoint(verb: str) -> Iterator[None]:
 
 
 def shared_like(value: Tensor, shared: Tensor, source: int | None = 0) -> Tensor:
-    """A whole tensor, shared out as another one is; process `source` has the values, or (None) each has."""
-    if not is_shared(shared) or value.dim() == 0:
+    """A tensor, shared out as another one is; process `source` has the values, or (None) each has."""
+    if not is_shared(shared) or is_shared(value) or value.dim() == 0:
         return value
     from torch.distributed.tensor import distribute_tensor
 
     mesh, placed = shared.device_mesh, shared.placements  # type: ignore[attr-defined]
     return distribute_tensor(value.to(shared.device), mesh, placed, src_data_rank=source)
+
+
+def empty_like(shape: Sequence[int], dtype: torch.dtype, shared: Tensor) -> Tensor:
+    """A tensor to be filled, shared out as another one is."""
+    if not is_shared(shared) or not shape:
+        return torch.empty(tuple(shape), dtype=dtype, device=shared.device)
+    if shape == shared.shape:
+        return torch.empty_like(shared, dtype=dtype)
+    from torch.distributed.tensor import empty
+
+    mesh, placed = shared.device_mesh, shared.placements  # type: ignore[attr-defined]
+    made: Tensor = empty(*shape, dtype=dtype, device_mesh=mesh, placements=placed)
+    return made
 
 
 @contextlib.contextmanager

@@ -20,10 +20,11 @@ from heedful.core.progress import print_above
 from heedful.data.batch import Batch
 from heedful.data.batches import Data, StepBatches, as_batches
 from heedful.models.base import Model, evaluation_mode
+from heedful.models.tensor_parallel import gather_dtensor, gather_weights
 from heedful.nn.adapt import adapted_modules, recompute
 from heedful.train import checkpoint as store
 from heedful.train.config import TrainConfig
-from heedful.train.distributed import Processes
+from heedful.train.distributed import Processes, shared_like
 from heedful.train.float8 import use_float8
 from heedful.train.objectives import (
     LossModule,
@@ -325,7 +326,7 @@ class TrainingRun:
         path = store.checkpoint_path(folder, step.number)
         if self.saved != step.number:
             self.check(step)
-            finite = (self.processes.whole_tensor(p.isfinite().all()) for p in self.model.parameters())
+            finite = (gather_dtensor(p.isfinite().all()) for p in self.model.parameters())
             if not all(map(bool, finite)):
                 self.divergence_error(step, "a weight is not a number")
             settings, data = store.config_values(self.config), self.batches.fingerprint
@@ -342,26 +343,26 @@ class TrainingRun:
     def _write(self, folder: Path, step: Step, training: dict[str, Any]) -> None:
         """Write a checkpoint: whole tensors by process 0; of a model that is shared out, each its shard."""
         averages = {} if self.ema is None else self.ema.values
+        moments = store.optimiser_tensors(self.model, self.optimisers)
         adapted = next(adapted_modules(self.model), None) is not None  # which lies beside whole weights
         if self.processes.sharded and not adapted:
             tensors: dict[str, Tensor] = {
                 f"model/{n}": t.detach() for n, t in model_tensors(self.model).items()
             }
-            moments = store.optimiser_tensors(self.model, self.optimisers)
             tensors |= {f"optimiser/{n}": t for n, t in moments.items()}
             tensors |= {f"ema/{n}": t for n, t in averages.items()}
             shards = lambda part: store.write_shards(part, self.model, tensors, self.processes)
             store.write_checkpoint(folder, step.number, training, shards, self.processes)
             return
-        whole = self.processes.whole_tensor
-        moments = store.optimiser_tensors(self.model, self.optimisers, whole)
-        ema = {n: whole(t) for n, t in averages.items()} if self.ema is not None else None
+        moments, averages = (
+            {n: gather_dtensor(t) for n, t in tensors.items()} for tensors in (moments, averages)
+        )
 
         def write_on_first(part: Path) -> dict[str, str]:
-            write = lambda: store.write_whole(part, self.model, moments, ema)
+            write = lambda: store.write_whole(part, self.model, moments, averages if self.ema else None)
             return self.processes.run_on_first(write) or {}
 
-        with self.processes.gather_weights(self.model):
+        with gather_weights(self.model):
             store.write_checkpoint(folder, step.number, training, write_on_first, self.processes)
 
     @contextlib.contextmanager
@@ -398,23 +399,19 @@ class TrainingRun:
         if line is not None:
             self.report(line)
         if self.processes.sharded and is_sharded(path):
-            read = store.load_shared_tensors(
-                self.model, path, self.processes, self.optimisers, ema=self.ema is not None
-            )
+            read = store.load_shared_tensors(self.model, path, self.optimisers, ema=self.ema is not None)
             moments, averages = (
                 {n.removeprefix(kind): t for n, t in read.items() if n.startswith(kind)}
                 for kind in ("optimiser/", "ema/")
             )
-            store.restore_optimisers(self.model, self.optimisers, moments)
-            like: store.Like = lambda value, _: value
         else:
-            like = self.processes.like
-            store.copy_weights(self.model, path, like)
-            store.restore_optimisers(self.model, self.optimisers, store.read_tensors(path, "optimiser"), like)
+            store.copy_weights(self.model, path)
+            moments = store.read_tensors(path, "optimiser")
             averages = {} if self.ema is None else store.read_tensors(path, "ema")
+        store.restore_optimisers(self.model, self.optimisers, moments)
         if self.ema is not None:
             own = dict(self.model.named_parameters())
-            self.ema.values = {n: like(t, own[n]).to(self.device) for n, t in averages.items()}
+            self.ema.values = {n: shared_like(t, own[n]).to(self.device) for n, t in averages.items()}
         self.number = int(training["step"])
         self.began = time.perf_counter() - training["seconds"]
         self.seconds = self.saved_seconds = training["seconds"]

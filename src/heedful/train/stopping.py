@@ -90,29 +90,13 @@ class WeightAverage:
             store.put_values(parameters, own)
 
 
-def average_checkpoints(folder: str | Path, last: int = 5) -> Model:
-    """The model whose weights are the mean of the last checkpoints of a run   (Vaswani et al. 2017 §6.1)
-
-    A run keeps as many as TrainConfig(keep=…) says.
-    """
-    checkpoints = store.list_checkpoints(Path(folder))
-    if last < 1:
-        raise ConfigError(f"`last={last}` checkpoints make no average", hint="give at least 1")
-    if len(checkpoints) < last:
-        have = f"{len(checkpoints)} checkpoints" if len(checkpoints) != 1 else "1 checkpoint"
-        raise NotFound(
-            f"{folder} has {have} and {last} are to be averaged", hint=f"train with `keep={last}` or more"
-        )
-    models = [_check_whole(path) for path in checkpoints[-last:]]
-    return _fill_weights(models[-1], _mean(models))
-
-
 def soup(folders: Sequence[str | Path]) -> Model:
     """The model whose weights are the mean of several, fine-tuned from one start   (Wortsman et al. 2022)
 
     Runs that began alike, head included, and read the data in different orders end in one valley of the loss;
     its middle is often better than any of them, and costs no more to run. The folder of a run stands for its
-    best checkpoint, or its last. What adapters learned is added to the weights first.
+    best checkpoint, or its last. The last checkpoints of one run can be averaged, too (Vaswani et al. 2017
+    §6.1). What adapters learned is added to the weights first.
     """
     if isinstance(folders, str | Path) or not folders:
         raise ConfigError(f"give a list of at least one folder; got {folders!r}")

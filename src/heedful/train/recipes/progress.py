@@ -1,7 +1,8 @@
 """The progress of a run on stderr: a bar in a terminal, elsewhere a line of key=value every ten seconds.
 
-A reporter gets every step's numbers and shows what there is room and time for. `heed train`, `heed finetune`
-and `heed eval` hand one down; the silent one is for -q, and for all processes of a run but the first.
+A reporter gets every step's numbers and shows what there is room and time for. Values step and steps, or
+word and words, say how far the run is. `heed train`, `heed finetune`, `heed eval` and `heed word2vec train`
+hand one down; the silent one is for -q, and for all processes of a run but the first.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class ProgressReporter:
 class LineReporter(ProgressReporter):
     """Print a line now and then, for logs and pipes."""
 
-    def __init__(self) -> None:
-        self.last = 0.0
+    def __init__(self, unit: str = "step") -> None:
+        self.unit, self.last = unit, 0.0
 
     def step(self, values: Mapping[str, Any]) -> None:
         now = time.monotonic()
-        if now - self.last >= LINE_SECONDS or values["step"] == values["steps"]:
+        if now - self.last >= LINE_SECONDS or values[self.unit] == values[f"{self.unit}s"]:
             self.last = now
             shown = {name: value for name, value in values.items() if value is not None}
             self.report(" ".join(f"{name}={format_value(name, value)}" for name, value in shown.items()))
@@ -47,39 +48,38 @@ class LineReporter(ProgressReporter):
 class BarReporter(ProgressReporter):
     """Show a progress bar in a terminal, with other lines scrolling above it."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, total: int, unit: str = "step") -> None:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Rich
         from rich.table import Column
 
         fixed = lambda text: TextColumn(text, table_column=Column(no_wrap=True, min_width=4))
-        columns = (fixed("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(bar_width=12))
+        columns = (fixed(f"{unit} {{task.completed:.0f}}/{{task.total:.0f}}"), BarColumn(bar_width=12))
         texts = (fixed("{task.percentage:>3.0f}%"), TextColumn("{task.fields[shown]}"))
         self.rich = Rich(
             *columns, *texts, console=Console(stderr=True, highlight=False), refresh_per_second=4
         )
-        self.task = self.rich.add_task("", total=steps, shown="")
+        self.unit, self.task = unit, self.rich.add_task("", total=total, shown="")
         # beside the step, the bar and the percentage
-        self.free_width = self.rich.console.width - 2 * len(str(steps)) - 26
+        self.free_width = self.rich.console.width - 2 * len(str(total)) - 26
         self.rich.start()
 
     def step(self, values: Mapping[str, Any]) -> None:
-        shown = {n: v for n, v in values.items() if n not in ("step", "steps") and v is not None}
-        parts = {n: self.part(n, v) for n, v in shown.items()}
+        done, total = self.unit, f"{self.unit}s"
+        parts = {n: self.part(n, v) for n, v in values.items() if n not in (done, total) and v is not None}
         for name in ("grad", "memory", "lr", "ema", "val"):  # left out in this order in a narrow terminal
             if len("  ".join(parts.values())) > self.free_width:
                 parts.pop(name, None)
         self.rich.update(
-            self.task, completed=values["step"], total=values["steps"], shown="  ".join(parts.values())
+            self.task, completed=values[done], total=values[total], shown="  ".join(parts.values())
         )
 
     def part(self, name: str, value: Any) -> str:
         """Return one value with its name or its unit."""
         text = format_value(name, value)
-        return {"tokens_per_second": f"{text} tok/s", "memory": text, "ema": f"(ema {text})"}.get(
-            name, f"{name} {text}"
-        )
+        units = {"tokens_per_second": f"{text} tok/s", "words_per_second": f"{text} words/s"}
+        return (units | {"memory": text, "ema": f"(ema {text})"}).get(name, f"{name} {text}")
 
     def report(self, line: str) -> None:
         self.rich.console.print(line, markup=False)
@@ -88,22 +88,20 @@ class BarReporter(ProgressReporter):
         self.rich.stop()
 
 
-def make_reporter(steps: int, quiet: bool = False) -> ProgressReporter:
+def make_reporter(total: int, quiet: bool = False, unit: str = "step") -> ProgressReporter:
     """Return the reporter that suits stderr: a bar in a terminal, lines elsewhere."""
     if quiet:
         return ProgressReporter()
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        return BarReporter(steps)
-    return LineReporter()
+        return BarReporter(total, unit)
+    return LineReporter(unit)
 
 
 def format_value(name: str, value: Any) -> str:
     """Return a number as people read it."""
-    if name in ("step", "steps"):
-        return str(value)
     if name == "lr":
         return f"{value:.2e}"
-    if name == "tokens_per_second":
+    if name.endswith("_per_second"):
         return f"{value / 1000:.1f}k" if value >= 10_000 else f"{value:.0f}"
     if name == "memory":
         return f"{value / 1e9:.2f}GB"

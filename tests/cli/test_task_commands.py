@@ -229,6 +229,18 @@ def test_a_file_that_is_there_is_read(heed: Any, models: dict[str, Path]) -> Non
     assert (found[0]["results"][0]["text"], found[0]["results"][0]["line"]) == ("the dog", 3)
 
 
+def test_an_option_for_a_file_takes_any_name(heed: Any, models: dict[str, Path]) -> None:
+    """Also one with a space or without a suffix, which as an argument would be a text."""
+    for name in ("my notes.txt", "notes"):
+        Path(name).write_text("the cat\n\nthe dog\n")
+        ask = ("summarize", "--file", name, "-m", models["translate"], "--max-tokens", 2, "--json")
+        assert json.loads(heed(*ask)[1])["text"] == "the cat\n\nthe dog"
+        found = json.loads(heed("similar", "the dog", "--in", name, "-m", models["embed"], "--json")[1])
+        assert (found["results"][0]["text"], found["results"][0]["line"]) == ("the dog", 3)
+        index = ("index", name, "--out", f"{name}-index", "-m", models["embed"], "--json")
+        assert json.loads(heed(*index)[1])["texts"] == 2
+
+
 @pytest.mark.parametrize(
     "text", ["Where is it.", "e.g.", "https://a.b/c", "</s>", "see notes.txt", "3.14", "U.S.A"]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
@@ -123,13 +124,13 @@ def print_whole(
     return sum(len(g.ids) for g in texts)
 
 
-def after_prompt(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """Yield the pieces of a text; progress is shown until there is the first one."""
+def print_pieces(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """Print the pieces of a text as they come, and yield them; progress is shown until there is one."""
     with show_progress("reading the prompt"):
-        first = next(pieces, None)
-    if first is not None:
-        yield first
-    yield from pieces
+        first = list(itertools.islice(pieces, 1))
+    for piece in itertools.chain(first, pieces):
+        print(piece.text, end="", flush=True)
+        yield piece
 
 
 def print_stream(stepper: Any, text: str, settings: GenerationSettings) -> tuple[float, int]:
@@ -137,9 +138,8 @@ def print_stream(stepper: Any, text: str, settings: GenerationSettings) -> tuple
     from heedful.decode.loop import stream
 
     start, first, count, finish = time.perf_counter(), 0.0, 0, None
-    for piece in after_prompt(stream(stepper, text, **vars(settings))):
+    for piece in print_pieces(stream(stepper, text, **vars(settings))):
         first, count = first or time.perf_counter() - start, count + 1
-        print(piece.text, end="", flush=True)
         finish = piece.finish
     print()
     if finish == "context":
@@ -247,10 +247,9 @@ class ChatSession:
         answer = stream(self.stepper, prompt, **vars(self.settings))
         words, finish = [], None
         try:
-            for piece in after_prompt(answer):
+            for piece in print_pieces(answer):
                 words.append(piece.text)
                 finish = piece.finish
-                print(piece.text, end="", flush=True)
         except KeyboardInterrupt:
             print(" …", end="")
         print()

@@ -157,38 +157,20 @@ def _print_count(name: str, result: Count) -> None:
     texts = f"{result.batch} × {result.length:,} tokens"
     kv, source = result.kv_bytes_per_token, result.memory_bytes_per_token
     bytes, flops = (lambda size: format_size(size, "B")), (lambda size: format_size(size, "FLOP"))
-    costs = [  # whether a row is shown, and the row
-        (
-            result.active != result.parameters,
-            "active per token",
-            f"{result.active:,}",
-            "parameters that a token passes through",
-        ),
-        (True, "weights", bytes(result.weight_bytes), "stored in bfloat16"),
-        (
-            True,
-            "forward, per token",
-            flops(result.flops_per_token),
-            f"to compute one of {result.length:,} tokens",
-        ),
-        (True, "forward", flops(result.flops), f"to compute {texts}"),
-        (kv > 0, "memory, per token", bytes(kv), "keys and values that are kept"),
-        (
-            source > 0,
-            "memory, per source token",
-            bytes(source),
-            "keys and values of the source that are kept",
-        ),
-        (
-            result.state_bytes > 0,
-            "state",
-            bytes(result.state_bytes),
-            "of fixed size, however long the text is",
-        ),
-        (result.cache_bytes > 0, "memory", bytes(result.cache_bytes), f"keys, values and states of {texts}"),
+    active = [("active per token", f"{result.active:,}", "parameters that a token passes through")]
+    one, tokens = f"to compute one of {result.length:,} tokens", f"keys, values and states of {texts}"
+    costs = active * (result.active != result.parameters) + [
+        ("weights", bytes(result.weight_bytes), "stored in bfloat16"),
+        ("forward, per token", flops(result.flops_per_token), one),
+        ("forward", flops(result.flops), f"to compute {texts}"),
+        ("memory, per token", bytes(kv), "keys and values that are kept"),
+        ("memory, per source token", bytes(source), "keys and values of the source that are kept"),
+        ("state", bytes(result.state_bytes), "of fixed size, however long the text is"),
+        ("memory", bytes(result.cache_bytes), tokens),
     ]
+    costs = [row for row in costs if row[1] != bytes(0)]
     out.print()
-    print_table(("cost", "value", "meaning"), [row for shown, *row in costs if shown], right=("value",))
+    print_table(("cost", "value", "meaning"), costs, right=("value",))
     # the true number of parameters, and those that papers and textbooks print
     by_matrices = (
         f"The sum of {result.matrices:,} matrices, as textbooks count: one per head, shared ones counted "

@@ -16,13 +16,9 @@ from heedful.cli.terminal import (
     Texts,
     align_columns,
     as_json,
-    find_file,
-    looks_like_path,
-    looks_like_table,
-    nonempty_lines,
     print_warnings,
+    read_file_inputs,
     read_numbered,
-    read_stdin,
     read_texts,
     text_or_file,
 )
@@ -166,7 +162,7 @@ def read_search_rows(
     if source.kind != "table":
         if column is not None or id_column is not None:
             raise InputError(f"{path} has no columns", hint="--text and --id name columns of a table")
-        lines = read_numbered(str(path.absolute()), TableColumns("similar")) or []
+        lines = read_file_inputs(path, TableColumns("similar"))
         return [(str(text), "", {"file": path.name, "line": number}) for number, text in lines]
     if id_column is not None and id_column not in source.all_columns:
         hint = column_hint(id_column, source.all_columns)
@@ -261,22 +257,10 @@ def numbered_sentences(
     """Return the sentences to compare with, each with its line, or its place among the arguments."""
     if path is not None and arguments:
         raise InputError("texts and --in were given", hint="give one of them")
-    if path is None:
-        if not arguments:
-            raise InputError("there is nothing to compare with", hint="give sentences, or a file with --in")
-        if len(arguments) > 1 or not looks_like_path(arguments[0]):
-            return list(enumerate(read_texts(arguments, columns), 1))
-        path = find_file(arguments[0])
-    if not looks_like_table(str(path), columns):
-        columns.check_unused()
-    if str(path) == "-":
-        sentences = nonempty_lines(read_stdin(wait=True))
-    else:
-        numbered = read_numbered(str(path.absolute()), columns) or []
-        sentences = [(number, text) for number, text in numbered if isinstance(text, str)]
-    if not sentences:
-        raise InputError(f"{path} has no sentences", hint="put one on each line")
-    return sentences
+    if path is None and not arguments:
+        raise InputError("there is nothing to compare with", hint="give sentences, or a file with --in")
+    numbered = read_numbered(arguments if path is None else [path], columns)
+    return [(number, text) for number, text in numbered if isinstance(text, str)]
 
 
 def save_vectors(path: Path, texts: Sequence[str], vectors: Tensor) -> None:

@@ -32,7 +32,7 @@ from heedful.cli.terminal import (
     print_warnings,
     read_documents,
     read_file,
-    read_inputs,
+    read_numbered,
     read_stdin,
     read_texts,
     text_or_file,
@@ -150,7 +150,8 @@ def classify_command(
     own = (
         None if labels is not None else common.model
     )  # zero-shot reads one text, whatever the model learnt from
-    texts = images or read_inputs(text, TableColumns("classify", common.column, pair, own))
+    columns = TableColumns("classify", common.column, pair, own)
+    texts: list[Input] = [*images] or [one for _, one in read_numbered(text, columns)]
     task = "image-classification" if images else "text-classification"
     if labels is not None:
         task = "zero-shot-image-classification" if images else "zero-shot-classification"
@@ -246,8 +247,9 @@ def summarize_command(
     """
     if file is not None and text:
         raise InputError("a text and --file were given", hint="give one of them")
-    arguments = text if file is None else [str(file.absolute())]
-    texts = read_documents(arguments, lines and file is None, common.columns("summarize"))
+    texts = read_documents(
+        text if file is None else [file], lines and file is None, common.columns("summarize")
+    )
     options = given_options(num_beams=beams, max_new_tokens=max_tokens)
     _generate_texts(common, "summarization", "summary_text", texts, options)
 

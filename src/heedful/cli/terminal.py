@@ -51,6 +51,7 @@ SUFFIXES = (
 )  # fmt: skip
 
 Input = str | dict[str, str]  # a text, or a pair {"text": …, "text_pair": …}
+Words = Sequence[str | Path] | None  # arguments of the command line: texts, or the files of texts
 
 
 @dataclass(frozen=True)
@@ -103,46 +104,48 @@ class TableColumns:
                 raise InputError(what, hint="give a .csv, .tsv or .jsonl file")
 
 
-def read_numbered(argument: str, columns: TableColumns) -> list[tuple[int, Input]] | None:
-    """Return the texts of the file that an argument names, with their lines; None if it is a text itself."""
-    if not looks_like_path(argument):
-        return None
-    path = find_file(argument)
-    suffix = stem_path(path).suffix.lower()
-    if looks_like_table(argument, columns):
+def read_file_inputs(path: str | Path, columns: TableColumns) -> list[tuple[int, Input]]:
+    """Return the inputs of a file, each with its line: rows of a table, tagged sentences, or lines."""
+    path = find_file(path)
+    if is_table(path, columns):
         return columns.read(path)
-    if suffix in SENTENCES:
+    if stem_path(path).suffix.lower() in SENTENCES:
         from heedful.data.examples.tagging import conll
 
         return list(enumerate((" ".join(sentence.words) for sentence in conll(path)), 1))
     return [*nonempty_lines(read_file(path))]
 
 
-def read_inputs(arguments: Sequence[str] | None, columns: TableColumns) -> list[Input]:
-    """Return the inputs of the command line: texts, lines of files and of stdin, rows of tables."""
-    if not any(looks_like_table(argument, columns) for argument in arguments or ()):
+def read_numbered(arguments: Words, columns: TableColumns) -> list[tuple[int, Input]]:
+    """Return the inputs of the command line: texts, lines of files and of stdin, rows of tables.
+
+    Those of a single file and of stdin have their lines, others their places.
+    """
+    if not names_table(arguments, columns):
         columns.check_unused()
-    if not arguments or list(arguments) == ["-"]:
-        return [*check_texts([line for _, line in nonempty_lines(read_stdin(wait=bool(arguments)))])]
-    inputs: list[Input] = []
-    for argument in arguments:
-        numbered = read_numbered(argument, columns)
-        inputs += [argument] if numbered is None else [one for _, one in numbered]
-    check_texts([one for one in inputs if isinstance(one, str)] or [str(one) for one in inputs])
-    return inputs
+    if not arguments or list(map(str, arguments)) == ["-"]:
+        numbered: list[tuple[int, Input]] = [*nonempty_lines(read_stdin(wait=bool(arguments)))]
+    else:
+        parts: list[list[tuple[int, Input]]] = []
+        for one in arguments:
+            parts.append(read_file_inputs(one, columns) if looks_like_path(one) else [(1, str(one))])
+        every = [text for part in parts for _, text in part]
+        numbered = parts[0] if len(parts) == 1 else list(enumerate(every, 1))
+    check_texts([one for _, one in numbered if isinstance(one, str)] or [str(one) for _, one in numbered])
+    return numbered
 
 
-def read_texts(arguments: Sequence[str] | None, columns: TableColumns) -> list[str]:
+def read_texts(arguments: Words, columns: TableColumns) -> list[str]:
     """Return the texts of the command line; a file and stdin have one text in each line that is not empty."""
-    return [one for one in read_inputs(arguments, columns) if isinstance(one, str)]
+    return [one for _, one in read_numbered(arguments, columns) if isinstance(one, str)]
 
 
-def read_documents(arguments: Sequence[str] | None, per_line: bool, columns: TableColumns) -> list[str]:
+def read_documents(arguments: Words, per_line: bool, columns: TableColumns) -> list[str]:
     """Return the texts of the command line; a file or stdin is one, or one `per_line`; a table has many."""
-    if per_line or any(looks_like_table(argument, columns) for argument in arguments or ()):
+    if per_line or names_table(arguments, columns):
         return read_texts(arguments, columns)
     columns.check_unused()
-    if arguments and list(arguments) != ["-"]:
+    if arguments and list(map(str, arguments)) != ["-"]:
         return check_texts([text_or_file(argument) for argument in arguments])
     return check_texts([read_stdin(wait=bool(arguments)).strip()])
 
@@ -152,9 +155,9 @@ def nonempty_lines(text: str) -> list[tuple[int, str]]:
     return [(number, line.strip()) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
-def text_or_file(argument: str) -> str:
+def text_or_file(argument: str | Path) -> str:
     """Return an argument as it is, or the text of the file that it names."""
-    return read_file(find_file(argument)).strip() if looks_like_path(argument) else argument
+    return read_file(find_file(argument)).strip() if looks_like_path(argument) else str(argument)
 
 
 def read_stdin(wait: bool, hint: str = "write it after the command, or pipe it in") -> str:
@@ -176,7 +179,7 @@ def check_texts(texts: list[str]) -> list[str]:
     return texts
 
 
-def find_file(argument: str) -> Path:
+def find_file(argument: str | Path) -> Path:
     """Return the file that an argument names; raise an error if it does not exist, or holds no text."""
     path = Path(argument).expanduser()
     if path.is_dir():
@@ -190,10 +193,15 @@ def find_file(argument: str) -> Path:
     return path
 
 
-def looks_like_table(argument: str, columns: TableColumns) -> bool:
-    """Return whether an argument is written like the path of a table; a .txt is one if a column is named."""
-    suffix, named = stem_path(Path(argument)).suffix.lower(), columns.text or columns.pair
-    return looks_like_path(argument) and (suffix in TABLES or (suffix == ".txt" and bool(named)))
+def is_table(path: str | Path, columns: TableColumns) -> bool:
+    """Return whether a path is written like that of a table; a .txt is one if a column is named."""
+    suffix, named = stem_path(Path(path)).suffix.lower(), columns.text or columns.pair
+    return suffix in TABLES or (suffix == ".txt" and bool(named))
+
+
+def names_table(arguments: Words, columns: TableColumns) -> bool:
+    """Return whether one of the arguments is written like the path of a table."""
+    return any(looks_like_path(argument) and is_table(argument, columns) for argument in arguments or ())
 
 
 def names_image(argument: str) -> bool:
@@ -202,8 +210,13 @@ def names_image(argument: str) -> bool:
     return path.suffix.lower() in IMAGE_SUFFIXES and (path.is_file() or not any(map(str.isspace, argument)))
 
 
-def looks_like_path(argument: str) -> bool:
-    """Return whether a word is written like a path: no spaces, and a slash or the suffix of a text file."""
+def looks_like_path(argument: str | Path) -> bool:
+    """Return whether a word is written like a path: no spaces, and a slash or the suffix of a text file.
+
+    The value of an option that takes only files is a `Path`, and may be written in any way.
+    """
+    if isinstance(argument, Path):
+        return True
     if any(c.isspace() or c in "<>" for c in argument) or "://" in argument:
         return False
     return "/" in argument or Path(argument).suffix.lower() in SUFFIXES

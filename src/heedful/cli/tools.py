@@ -144,7 +144,6 @@ def bench_command(
     Examples:
       heed bench smollm2-135m-instruct --tokens 64
     """
-    from heedful.core.errors import InputError
     from heedful.decode.request import free_context
 
     stepper = load_stepper(model, device, dtype)
@@ -161,25 +160,23 @@ def bench_command(
     weights = bytes_per_step(stepper.model)
     limit = bandwidth(stepper.model.device) / weights
     rate = batch * (tokens - 1) / write
-    figures = {
-        "prefill_tokens_per_second": round(batch * prompt / read, 1), "time_to_first_token_s": round(read, 4),
-        "decode_tokens_per_second": round(rate, 1), "weights_MiB": round(weights / 2**20, 1),
-        "bandwidth_limit_tokens_per_second": round(limit * batch, 1),
-        "share_of_limit": round(rate / (limit * batch), 3),
-        "batch": batch, "prompt": prompt, "tokens": tokens,
-    }  # fmt: skip
+    end = "seconds until the prompt is read and the first token is chosen"
+    together = "how fast tokens are generated after the first, in all texts together"
+    ideal = "tokens per second if reading the weights were all the work"
+    figures: list[tuple[str, float, str]] = [
+        ("prefill_tokens_per_second", round(batch * prompt / read, 1), "how fast the prompt is read"),
+        ("time_to_first_token_s", round(read, 4), end),
+        ("decode_tokens_per_second", round(rate, 1), together),
+        ("weights_MiB", round(weights / 2**20, 1), "what every step reads from memory"),
+        ("bandwidth_limit_tokens_per_second", round(limit * batch, 1), ideal),
+        ("share_of_limit", round(rate / (limit * batch), 3), "decoding speed divided by that limit"),
+        ("batch", batch, "texts at once"),
+        ("prompt", prompt, "tokens of the prompt"),
+        ("tokens", tokens, "tokens generated"),
+    ]
     if json:
-        return as_json({"model": model} | figures)
-    meanings = {
-        "prefill_tokens_per_second": "how fast the prompt is read",
-        "time_to_first_token_s": "seconds until the prompt is read and the first token is chosen",
-        "decode_tokens_per_second": "how fast tokens are generated after the first, in all texts together",
-        "weights_MiB": "what every step reads from memory",
-        "bandwidth_limit_tokens_per_second": "tokens per second if reading the weights were all the work",
-        "share_of_limit": "decoding speed divided by that limit",
-        "batch": "texts at once", "prompt": "tokens of the prompt", "tokens": "tokens generated",
-    }  # fmt: skip
-    rows = [(name.replace("_", " "), f"{value:,}", meanings[name]) for name, value in figures.items()]
+        return as_json({"model": model} | {name: value for name, value, _ in figures})
+    rows = [(name.replace("_", " "), f"{value:,}", meaning) for name, value, meaning in figures]
     return print_table(("figure", "value", "meaning"), rows, right=("value",))
 
 

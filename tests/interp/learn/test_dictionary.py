@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from heedful.interp.learn.dictionary import (
     replace_value,
     score_dictionary,
     set_feature,
+    strongest_features,
     train_dictionary,
 )
 from tests.properties.tiny import tiny
@@ -132,6 +134,18 @@ def test_the_strongest_tokens_of_a_feature_stand_in_their_context() -> None:
             assert list(e.before) == [str(i) for i in ids[max(0, e.position - 2) : e.position]]
             row = (found.text == e.text) & (found.position == e.position)
             assert float(found.values[row, feature]) == pytest.approx(e.activation)
+
+
+def test_a_feature_that_is_always_active_is_not_shown_before_a_special_one() -> None:
+    model, read = tiny("gpt2"), texts()
+    made = train_dictionary(model, read, NAME, width=32, k=4, steps=30, batch=32)
+    found = dictionary_activations(model, made, read)
+    values = torch.zeros_like(found.values)
+    values[:, 0] = 9.0  # every token, and by far the strongest
+    values[found.ids == read[0][3], 1] = 5.0
+    values[found.ids == read[0][4], 2] = 6.0
+    values[found.position == 0, 3] = 100.0  # the first of a causal model, which counts for nothing
+    assert strongest_features(model, replace(found, values=values), 3) == [2, 1, 0]
 
 
 def test_a_dictionary_comes_back_from_its_file(tmp_path: Path) -> None:

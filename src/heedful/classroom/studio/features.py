@@ -13,7 +13,7 @@ from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.core.errors import InputError
 from heedful.core.files import missing_file
 from heedful.decode.request import context_length
-from heedful.interp.activations import Activations, content_tokens
+from heedful.interp.activations import Activations
 from heedful.interp.learn.dictionary import Dictionary, dictionary_activations, load_dictionary
 
 LONGEST = 128  # tokens of each text that are read
@@ -69,12 +69,6 @@ class FeatureSource:
             return dictionary_activations(model, self.dictionary, texts)
 
         return loaded_model.once("features", compute)
-
-    def strongest(self, loaded_model: LoadedModel) -> int:
-        """Return the feature that is strongest in the texts, without the tokens that count for none."""
-        activations = self.activations(loaded_model)
-        kept = content_tokens(loaded_model.sequence, activations)
-        return int(activations.values[kept].amax(0).argmax()) if bool(kept.any()) else 0
 
     def script(self, loaded_model: LoadedModel, lines: str) -> str:
         """Return lines behind those that load the model as `model`, its `dictionary` and the `texts`."""

@@ -53,6 +53,7 @@ from heedful.nn.context import Watch
 
 FORMAT = "heedful.dictionary"
 OUTLIER = 10.0  # a vector longer than this many times the median is left as it is: the first token's often is
+SPARSE = 0.1  # the share of tokens up to which a feature counts as active on few
 THRESHOLD_RATE = 0.01  # how fast the threshold of "batchtopk" follows the smallest feature in use
 Trained = Literal["topk", "batchtopk", "l1"]
 
@@ -505,14 +506,31 @@ def feature_examples(
     model: Model, dictionary: Dictionary, texts: Texts, features: Sequence[int] | None = None, *,
     count: int = 8, context: int = 6,
 ) -> dict[int, list[FeatureExample]]:  # fmt: skip
-    """Return the tokens on which each feature is strongest, in context; by default of the ten strongest."""
+    """Return the tokens on which each feature is strongest, in context.
+
+    By default, these are ten features that `strongest_features` chooses.
+    """
     features = None if features is None else check_features(dictionary, features)
     activations = dictionary_activations(model, dictionary, texts)
     if features is None:
-        keep = content_tokens(model, activations)
-        strongest = torch.where(keep[:, None], activations.values, 0.0).amax(0)
-        features = strongest.topk(min(10, len(strongest))).indices.tolist()
+        features = strongest_features(model, activations, 10)
     return strongest_examples(model, activations, features, count, context)
+
+
+def strongest_features(model: Model, activations: Activations, count: int) -> list[int]:
+    """Return the features that are strongest on texts, those that are active on few tokens first.
+
+    A feature that is active on nearly every token says little about any of them. Few are a tenth of the
+    tokens, or on texts so short that most features exceed it, what the median feature is active on.
+    """
+    keep = content_tokens(model, activations)
+    values = torch.where(keep[:, None], activations.values, 0.0)
+    strength, density = values.amax(0), (values > 0).sum(0) / keep.sum().clamp(min=1)
+    active = density > 0
+    few = density <= max(SPARSE, float(density[active].median()) if active.any() else 0.0)
+    order = torch.where(few, strength, strength - strength.max())  # the others behind all of these
+    order = torch.where(active, order, -torch.inf)
+    return order.topk(min(count, len(order))).indices.tolist()
 
 
 def strongest_examples(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -19,8 +20,8 @@ from heedful.classroom.arithmetic.from_model_attention import (
 from heedful.classroom.arithmetic.subject import Subject, check_lines, distinct_labels, numbers, parameters
 from heedful.classroom.arithmetic.worked import Derivation, Expression, Line, Numbers, op
 from heedful.core.checks import check_choice
-from heedful.core.errors import InputError
-from heedful.interp.inputs import Input, Text, names_of, part_at, reading
+from heedful.core.errors import HeedfulError, InputError
+from heedful.interp.inputs import Input, Text, names_of, part_at, probe_input, reading
 from heedful.models.base import Model
 from heedful.nn.attention.attentive import Additive, AttentiveUnit, Concat, Decoding, InputFeeding
 from heedful.nn.attention.multi_head import Attention, CrossAttention
@@ -218,6 +219,16 @@ TOPICS: dict[str, Callable[..., Derivation]] = {
     "cross-entropy-gradient": cross_entropy_gradient,
     "attention-gradient": attention_gradient,
 }
+
+
+def explainable_topics(model: Model) -> list[str]:
+    """Return what `explain_model` can work out of a model, tried once on a few tokens."""
+    subject, topics = Subject(model, probe_input(model), "", 0, -1), []
+    for topic, work in TOPICS.items():
+        with contextlib.suppress(HeedfulError, NotImplementedError):
+            work(subject)
+            topics.append(topic)
+    return topics
 
 
 def explain_model(

@@ -30,6 +30,9 @@ Each gives a `Figure`, a value: `.data` has the numbers, `.save("x.html")` write
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from heedful.classroom.arithmetic.from_model import explainable_topics
 from heedful.classroom.figures.attention_figures import attention, heads, image_attention
 from heedful.classroom.figures.figure import Figure
 from heedful.classroom.figures.interp_figures import (
@@ -57,6 +60,9 @@ from heedful.classroom.figures.value_figures import (
     surprisal,
     training,
 )
+from heedful.interp.observe.mixing import position_parts
+from heedful.interp.observe.prediction import is_causal, predicts
+from heedful.models.base import Model
 
 __all__ = [
     "Figure", "attention", "attention_flow", "attribution_graph", "beams", "embeddings", "feature",
@@ -64,5 +70,25 @@ __all__ = [
     "matrix", "model", "next_token", "patching", "positions", "probes", "steering", "steps", "surprisal",
     "training", "tuned_lens",
 ]  # fmt: skip
-# What the studio's page of figures offers, in this order; what takes a `text` is given that of the page.
-FIGURES = (attention, heads, next_token, surprisal, steps, beams, positions, embeddings, model)
+
+
+def hides_tokens(model: Model) -> bool:
+    """Return whether a model predicts words, and an encoder among them has a token that masks one."""
+    masks = model.tokenizer is not None and model.tokenizer.mask is not None
+    return predicts(model) == "words" and (is_causal(model) or masks)
+
+
+# What the studio's page of figures offers, in this order, and of which models each figure can be drawn. What
+# takes a `text` is given that of the page.
+FIGURES: dict[Callable[..., Figure], Callable[[Model], bool]] = {
+    image_attention: lambda model: model.image_processor is not None,
+    attention: lambda model: True,
+    heads: lambda model: True,
+    next_token: lambda model: predicts(model) == "words",
+    surprisal: hides_tokens,
+    steps: lambda model: "attention" in explainable_topics(model),
+    beams: lambda model: predicts(model) == "words" and is_causal(model),
+    positions: lambda model: bool(position_parts(model)),
+    embeddings: lambda model: "tokens" in model.tables,
+    model: lambda model: True,
+}

@@ -10,7 +10,7 @@ import torch
 import yaml
 from torch import nn
 
-from heedful.classroom.arithmetic.from_model import TOPICS, Subject
+from heedful.classroom.arithmetic.from_model import explainable_topics
 from heedful.classroom.studio.model_registry import Entry, LoadedModel
 from heedful.core.errors import HeedfulError
 from heedful.decode.request import context_length
@@ -53,18 +53,6 @@ def score_of(card: str | None) -> dict[str, Any] | None:
     if not isinstance(head, Mapping) or not {"metric", "score"} <= head.keys():
         return None
     return {"metric": str(head["metric"]), "score": head["score"]}
-
-
-def topics_of(model: Model) -> list[str]:
-    """What `explain` can work out: asked once, on a few tokens; a refused topic is left out."""
-    subject, out = Subject(model, probe_input(model), "", 0, -1), []
-    for topic, work in TOPICS.items():
-        try:
-            work(subject)
-        except (HeedfulError, NotImplementedError):
-            continue
-        out.append(topic)
-    return out
 
 
 def heads_of(model: Model) -> dict[str, int]:
@@ -156,7 +144,7 @@ def _sequence(model: Model) -> dict[str, Any]:
         "norm": None if norm is None else "rms" if isinstance(norm, RMSNorm) else "layer",
         "kv_cache": model.kind != "encoder", "mask_token": special.get("mask"),
         "chat": tokenizer is not None and tokenizer.chat_template is not None,
-        "topics": topics_of(model), "stacks": list(layers), "layers": sum(layers.values()),
+        "topics": explainable_topics(model), "stacks": list(layers), "layers": sum(layers.values()),
         "tokenizer": None if tokenizer is None else {
             "kind": (kind := type(tokenizer.backend.model).__name__), "size": len(tokenizer),
             "merges": kind == "BPE", "special": dict(special),

@@ -13,29 +13,32 @@ from starlette.responses import Response
 from heedful.classroom import figures as view
 from heedful.classroom.studio import snippets
 from heedful.classroom.studio.features import FeatureSource
-from heedful.classroom.studio.model_registry import Entry, LoadedModel
+from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.responses import FigureFormat, figure_response
 from heedful.classroom.studio.routes.models import DEFAULTS
 from heedful.classroom.studio.traces import Here, Look, Seen, Studio
 from heedful.core.errors import HeedfulError, InputError, nearest
-from heedful.core.images import PREPROCESSOR, draw_text
+from heedful.core.images import draw_text
 from heedful.decode.request import context_length
-from heedful.interp.observe.prediction import is_causal
+from heedful.interp.learn.dictionary import strongest_features
+from heedful.interp.observe.prediction import default_position, is_causal
 from heedful.models.base import Model, Seq2Seq
 from heedful.serve.json_response import Json
 
 router = APIRouter()
 
 
-def known_figures(studio: Studio, entry: Entry) -> dict[str, Callable[..., view.Figure]]:
-    """Return the functions that draw something of a model, by name; word vectors have their map alone, and
-    of a model that reads images comes first where it looks. Those of features come with a dictionary.
+def known_figures(studio: Studio, loaded_model: LoadedModel) -> dict[str, Callable[..., view.Figure]]:
+    """Return the functions that can draw something of a model, by name; word vectors have their map alone.
+    Those of features come with a dictionary.
     """
-    functions = (view.embeddings,) if entry.vectors else view.FIGURES
-    if (entry.path / PREPROCESSOR).is_file():  # which says how images become its input
-        functions = (view.image_attention, *functions)
-    if studio.features is not None and studio.features.fits(studio.registry.get(entry.id)):
-        functions = (*functions, view.feature, view.features)
+    if loaded_model.entry.vectors:
+        return {"embeddings": view.embeddings}
+    model = loaded_model.sequence
+    drawable = lambda: [function for function, fits in view.FIGURES.items() if fits(model)]
+    functions = loaded_model.once("figures", drawable)
+    if studio.features is not None and studio.features.fits(loaded_model):
+        functions = [*functions, view.feature, view.features]
     return {function.__name__: function for function in functions}
 
 
@@ -43,7 +46,7 @@ def known_figures(studio: Studio, entry: Entry) -> dict[str, Callable[..., view.
 def list_figures(id: str, studio: Here) -> Response:
     """The figures: name, what each shows (its documentation up to the first empty line), and its numbers."""
     plain, rows = str.maketrans({"\n": " ", "`": None}), []
-    for name, function in known_figures(studio, studio.registry.entry(id)).items():
+    for name, function in known_figures(studio, studio.registry.get(id)).items():
         about = (inspect.getdoc(function) or "").split("\n\n")[0].translate(plain)
         numbers = {}
         if name == "feature" and studio.features is not None:
@@ -57,7 +60,7 @@ def draw_figure(
     look: Seen, studio: Here, name: str, format: FigureFormat = "json", feature: int | None = None
 ) -> Response:
     """A figure of any kind as JSON, which the page draws; or as a file that Python writes."""
-    trace, figures = look.trace, known_figures(studio, look.trace.entry)
+    trace, figures = look.trace, known_figures(studio, look.loaded_model)
     if name not in figures:
         hint = nearest(name, figures) or f"there are {', '.join(figures)}"
         raise InputError(f"no figure {name[:80]!r} of {trace.entry.id}", hint=hint)
@@ -70,7 +73,11 @@ def draw_figure(
     given: list[Any] = [read] if {"text", "image"} & set(takes) else []
     if trace.given.target is not None and "target" in takes:
         given.append(trace.given.target)
-    options = {"name": trace.entry.id} if "name" in takes else {}  # what the model is called in the title
+    options: dict[str, Any] = {}
+    if "name" in takes:  # of the model, in the title
+        options["name"] = trace.entry.id
+    if "position" in takes:  # the last token of an encoder's text without a mask
+        options["position"] = default_position(look.loaded_model.sequence, trace.given)
     figure = look.run(lambda loaded_model: function(loaded_model.model, *given, **options))
     python = snippets.of_call(trace, function, f".save({name + '.html'!r})", **options)
     return figure_response(figure, name, format, python)
@@ -85,8 +92,10 @@ def draw_features(
         draw = lambda: view.features(loaded_model.sequence, source.dictionary, [ids])
         call = f"heedful.view.features(model, dictionary, [{ids}])"
     else:
-        number = source.strongest(loaded_model) if feature is None else feature
         values = source.activations(loaded_model)
+        number = feature
+        if number is None:
+            (number,) = strongest_features(loaded_model.sequence, values, 1)
         draw = lambda: view.feature(loaded_model.sequence, source.dictionary, values, number)
         call = f"heedful.view.feature(model, dictionary, texts, {number})"
     python = source.script(loaded_model, f"{call}.save({name + '.html'!r})")

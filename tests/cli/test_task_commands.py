@@ -655,6 +655,17 @@ def test_files_are_indexed_searched_updated_and_deleted_from(heed: Any, tmp_path
     assert "A castle" in lines[0]
 
 
+def test_files_in_another_encoding_are_indexed(heed: Any, tmp_path: Path) -> None:
+    (tmp_path / "rooms.csv").write_bytes("description\nZimmer in Köln\n".encode("cp1252"))
+    (tmp_path / "lines.txt").write_bytes("\nHütte\n".encode("cp1252"))
+    assert heed("index", "rooms.csv", "--out", "rooms")[0] == 3
+    code, _, err = heed("index", "rooms.csv", "--encoding", "cp1252", "--out", "rooms")
+    assert code == 0, err
+    assert heed("index", "lines.txt", "--encoding", "cp1252", "--out", "rooms", "--update")[0] == 0
+    found = json.loads(heed("search", "rooms", "Zimmer", "--json")[1])["results"]
+    assert {row["text"]: row.get("line") for row in found} == {"Zimmer in Köln": None, "Hütte": 2}
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

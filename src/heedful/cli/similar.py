@@ -95,6 +95,7 @@ def index_command(
     ] = None,
     out: Annotated[Path, Option("Write the index to this folder.")] = Path("index"),
     column: TextColumn = None,
+    encoding: Annotated[str, Option("Read the files in this encoding: utf-8, cp1252, utf-16 …")] = "utf-8",
     id_column: Annotated[
         str | None,
         Option("Take ids from this column; by default texts are numbered.", ("--id",), metavar="COLUMN"),
@@ -128,7 +129,7 @@ def index_command(
         raise InputError(f"{out} is not an index", hint="leave out --update and --delete to make one")
     if not files and not delete:
         raise InputError("no files to index", hint="name at least one")
-    rows = [row for path in files or () for row in read_search_rows(path, column, id_column)]
+    rows = [row for path in files or () for row in read_search_rows(path, column, id_column, encoding)]
     texts, columns = [text for text, _, _ in rows], [others for _, _, others in rows]
     ids = None if id_column is None else [id for _, id, _ in rows]
     with print_warnings(), show_progress("embedding"):
@@ -148,22 +149,27 @@ def index_command(
 
 
 def read_search_rows(
-    path: Path, column: str | None, id_column: str | None
+    path: Path, column: str | None, id_column: str | None, encoding: str
 ) -> list[tuple[str, str, dict[str, Any]]]:
     """Return the text, the id and the other columns of every row of a table, or of every line of a text."""
+    from heedful.core.files import read_lines
+    from heedful.data.examples.tagging import conll
     from heedful.data.input_files import cell_text, read_input_file
     from heedful.data.readers import column_hint
     from heedful.tasks.examples import infer_columns, input_roles
 
     numbered = column is not None and column.isdigit()
-    source = read_input_file(str(path), header=not numbered, kinds=("table", "text"))
+    source = read_input_file(str(path), encoding=encoding, header=not numbered, kinds=("table", "text"))
     for note in source.notes:
         print_above(f"note: {note}")
     if source.kind != "table":
         if column is not None or id_column is not None:
             raise InputError(f"{path} has no columns", hint="--text and --id name columns of a table")
-        lines = read_file_inputs(path, TableColumns("similar"))
-        return [(str(text), "", {"file": path.name, "line": number}) for number, text in lines]
+        lines = read_lines(source.path, source.encoding)
+        if source.kind == "conll":
+            lines = (" ".join(one.words) for one in conll(source.path, encoding=source.encoding))
+        filled = ((number, line.strip()) for number, line in enumerate(lines, 1) if line.strip())
+        return [(text, "", {"file": path.name, "line": number}) for number, text in filled]
     if id_column is not None and id_column not in source.all_columns:
         hint = column_hint(id_column, source.all_columns)
         raise InputError(f"{path} has no column {id_column!r} for --id", hint=hint)

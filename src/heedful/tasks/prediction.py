@@ -196,13 +196,19 @@ def windows(rows: Iterable[Row], columns: Sequence[str]) -> Iterator[tuple[list[
     some, texts, size = list[Row](), list[tuple[str, ...]](), 0
     for row in rows:
         some.append(row)
-        texts.append(tuple(cell_text(row.get(name)) for name in columns))
+        texts.append(tuple(_row_text(row.get(name)) for name in columns))
         size += sum(map(len, texts[-1]))
         if len(some) >= WINDOW_ROWS or size >= MAX_WINDOW_CHARACTERS:
             yield some, texts
             some, texts, size = [], [], 0
     if some:
         yield some, texts
+
+
+def _row_text(cell: Any) -> str:
+    """Return a cell as text; a list of words, as a tagger learns from, as the text that they make."""
+    words = isinstance(cell, list) and bool(cell) and all(isinstance(one, str) for one in cell)
+    return " ".join(cell) if words else cell_text(cell)
 
 
 def predict_rows(

@@ -141,6 +141,55 @@ def test_every_word_is_scored_wherever_it_stands(tiny: Tiny) -> None:
     assert scores["accuracy"] == pytest.approx((right + 12) / len(words))
 
 
+def test_predict_and_eval_read_the_windows_of_training(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that learnt from 16 tokens at a time is used as it is scored, however long the text is."""
+    model = tiny("tag", TAGS)
+    learnt = {"role": "words", "column": "words"}
+    model.hf_config["task_specification"] = {
+        "task": "token-classification", "command": "tag", "inputs": [learnt], "max_length": 16,
+    }  # fmt: skip
+    lengths: list[list[int]] = []
+    forward = TokenClassification.forward
+
+    def record(self: Any, texts: Any, *arguments: Any, **options: Any) -> Any:
+        lengths.append([len(text) for text in texts])
+        return forward(self, texts, *arguments, **options)
+
+    monkeypatch.setattr(TokenClassification, "forward", record)
+    words = ("the cat sat on the mat in London and " * 8).split()
+    file = tmp_path / "long.conll"
+    file.write_text("".join(f"{word} O\n" for word in words))
+    heedful.evaluate(model, file)
+    heedful.predict(model, [" ".join(words)])
+    heedful.predict(model, [{"words": words}])
+    pipeline("ner", model)(" ".join(words))
+    assert max(lengths[0]) == 16
+    assert all(read == lengths[0] for read in lengths)
+    heedful.predict(model, [" ".join(words)], length=32)
+    assert max(lengths[-1]) == 32
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_a_model_that_learnt_words_finds_words_with_punctuation_inside(tiny: Tiny, family: str) -> None:
+    model = tiny("tag", TAGS, family)
+    model.hf_config["label_all_tokens"] = False
+    nlp = pipeline("ner", model=model, aggregation_strategy="first", ignore_labels=[])
+    assert isinstance(nlp, TokenClassification)
+    text = "U.S.-based M. O'Brien's AL-AIN (in London), 3.5 and don't."
+    one = tokenize(nlp.tokenizer, text)
+    scores = torch.zeros(len(one), len(TAGS))
+    words = merge_words(scored_tokens(one, scores, text, nlp.tokenizer, True), lambda p: p[0])
+    spelt = [text[word.start : word.end].strip() for word in words]
+    assert [word for word in spelt if word] == [  # a space may be a token
+        "U.S.-based", "M.", "O'Brien", "'s", "AL-AIN", "(", "in", "London", ")", ",", "3.5", "and", "don",
+        "'t", ".",
+    ]  # fmt: skip
+    spans = {(row["start"], row["end"]) for row in nlp(text)}
+    assert not {end for _, end in spans} & {1, 2, 3, 5}  # nothing ends inside "U.S.-based"
+
+
 def test_every_word_is_learnt_wherever_it_stands(tiny: Tiny) -> None:
     nlp = pipeline("ner", model=tiny("tag", TAGS))
     assert isinstance(nlp, TokenClassification)

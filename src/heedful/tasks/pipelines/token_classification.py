@@ -8,14 +8,17 @@
 
 The config of a model that learnt labels of first tokens alone records it (label_all_tokens in config.json,
 false in what heedful trains): its labels of other tokens mean nothing, so that "simple" joins whole words as
-"first" does.
+"first" does. The words are those of files of tagged words. In these "U.S." and "AL-AIN" are one word each,
+and vocabularies take them apart at the punctuation.
 
 A long text is read in windows that share `stride` tokens. A token is judged in the window where it stands
-farther from the edge, and only then are tokens joined: an entity is never split by a window.
+farther from the edge, and only then are tokens joined: an entity is never split by a window. A fine-tuned
+model reads windows as long as the pieces that it learnt from.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -45,6 +48,7 @@ from heedful.tasks.examples import (
     parse_rows,
     split_learnable,
 )
+from heedful.tasks.metrics.generated import SPACELESS
 from heedful.tasks.metrics.scores import tag_scores
 from heedful.tasks.model_inputs import (
     BATCH_SIZE,
@@ -59,6 +63,7 @@ from heedful.tasks.model_inputs import (
     warn_truncated,
 )
 from heedful.tasks.task import PredictionCall, TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.task_specification import TaskSpecification
 from heedful.text import Tokenizer
 
 # (tokens of a word, labels) → the scores of the word
@@ -68,6 +73,17 @@ WORD_STRATEGIES: dict[str, Callable[[Tensor], Tensor]] = {
     "max": lambda p: p[int(p.amax(-1).argmax())],
 }
 STRATEGIES = ("none", "simple", *WORD_STRATEGIES)
+
+# The words of running text as files of tagged words have them: punctuation inside a word belongs to it, and
+# punctuation at its ends stands alone, but for the points of initials. So does 's. Characters of writing
+# without spaces are in no word here.
+LETTER = rf"[^\W{SPACELESS}]"
+INITIALS = r"(?:[^\W\d_]\.)+(?!\w)"  # U.S., M.
+CLITIC = r"['’](?:s|m|d|t|re|ve|ll)\b"
+WORD = re.compile(
+    rf"(?:{INITIALS}|{LETTER}+)(?:(?!{CLITIC})[^\w\s]+(?:{INITIALS}|{LETTER}+))*|{CLITIC}|[^\w\s]",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -114,8 +130,8 @@ class TokenClassification(TrainableTask):
 
         `start` and `end` are characters of the text. `word` is a token as its vocabulary writes it. For
         joined tokens it is the text from `start` to `end`: whole words, unless published weights ask for
-        "simple". `stride` None is a quarter of a window of `max_length` tokens. truncation=True reads the
-        first one only. With `is_split_into_words` a text is a list of words, joined by `delimiter` (a space).
+        "simple". `stride` None is a quarter of a window of `max_length` tokens, which is None
+        for windows as in training. truncation=True reads the first one only. With `is_split_into_words` a text is a list of words, joined by `delimiter` (a space).
         `ignore_labels` None is "O" alone. grouped_entities=True is the older name of "simple", and of "first"
         together with `ignore_subwords`.
         """
@@ -125,7 +141,9 @@ class TokenClassification(TrainableTask):
         strategy = check_choice("aggregation_strategy", name, STRATEGIES)
         ignored = ("O",) if ignore_labels is None else ignore_labels
         between = " " if delimiter is None else delimiter
-        limit = smallest_limit(max_length, input_limit(self.model, self.tokenizer))
+        learnt = TaskSpecification.of(self.model)
+        length = learnt.max_length if max_length is None and learnt is not None else max_length
+        limit = smallest_limit(length, input_limit(self.model, self.tokenizer))
 
         def tokenize_one(text: Any, number: int) -> tuple[TokenizedText, str]:
             if is_split_into_words:
@@ -148,13 +166,18 @@ class TokenClassification(TrainableTask):
             rows = []
             for (one, text), part in zip(wholes, parts, strict=True):
                 scores = merge_windows(one, part, [next(logits) for _ in part]).softmax(-1)
-                tokens = scored_tokens(one, scores, text, self.tokenizer)
+                tokens = scored_tokens(one, scores, text, self.tokenizer, self.learnt_words)
                 rows.append(self.aggregate_entities(tokens, text, strategy, ignored))
             return rows
 
         if is_split_into_words and isinstance(inputs, list) and all(isinstance(w, str) for w in inputs):
             return predict_batch([inputs])
         return map_inputs(inputs, predict_batch, batch_size)
+
+    @property
+    def learnt_words(self) -> bool:
+        """Whether the model learnt labels of words, by their first tokens alone."""
+        return self.model.hf_config.get("label_all_tokens") is False
 
     def aggregate_entities(
         self, tokens: list[ScoredToken], text: str, strategy: str, ignore: Sequence[str]
@@ -165,7 +188,7 @@ class TokenClassification(TrainableTask):
             rows = [{**_row(t, names), "index": t.index} for t in tokens]
             order = ("entity", "score", "index", "word", "start", "end")
             return [{key: row[key] for key in order} for row in rows if row["entity"] not in ignore]
-        if strategy == "simple" and self.model.hf_config.get("label_all_tokens") is False:
+        if strategy == "simple" and self.learnt_words:
             strategy = "first"
         if strategy in WORD_STRATEGIES:
             tokens = merge_words(tokens, WORD_STRATEGIES[strategy])
@@ -258,7 +281,7 @@ class TokenClassification(TrainableTask):
         return (self.texts(examples),), options
 
     def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:
-        return {"batch_size": batch, "aggregation_strategy": "first"}  # long texts are read in windows
+        return {"batch_size": batch, "max_length": length, "aggregation_strategy": "first"}
 
     def answer_cells(self, answer: Any) -> dict[str, Any]:
         return {"spans": answer}
@@ -310,12 +333,16 @@ def merge_windows(one: TokenizedText, parts: list[TokenizedText], logits: list[T
     return out
 
 
-def scored_tokens(one: TokenizedText, scores: Tensor, text: str, tokenizer: Tokenizer) -> list[ScoredToken]:
+def scored_tokens(
+    one: TokenizedText, scores: Tensor, text: str, tokenizer: Tokenizer, learnt_words: bool = False
+) -> list[ScoredToken]:
     """Return the tokens of a text with their scores, without special tokens.
 
     A vocabulary that marks pieces which continue a word (##ing) tells words apart; else a space before does.
+    With `learnt_words` a token also continues the word of WORD that an earlier token begins.
     """
     prefix = getattr(tokenizer.backend.model, "continuing_subword_prefix", None)
+    begins = {at: word.start() for word in WORD.finditer(text) for at in range(*word.span())}
     scored = []
     for i, (name, (start, end)) in enumerate(zip(tokenizer.tokens(one.ids), one.offsets, strict=True)):
         if one.special_tokens_mask[i]:
@@ -326,6 +353,8 @@ def scored_tokens(one: TokenizedText, scores: Tensor, text: str, tokenizer: Toke
             continues = start > 0 and " " not in text[start - 1 : start + 1]
         if one.ids[i] == tokenizer.unk:
             name, continues = text[start:end], False
+        if learnt_words and (word := begins.get(end - 1)) is not None:
+            continues = bool(scored) and scored[-1].end > word
         scored.append(ScoredToken(name, scores[i], start, end, i, continues))
     return scored
 

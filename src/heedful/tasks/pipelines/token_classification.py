@@ -130,10 +130,11 @@ class TokenClassification(TrainableTask):
 
         `start` and `end` are characters of the text. `word` is a token as its vocabulary writes it. For
         joined tokens it is the text from `start` to `end`: whole words, unless published weights ask for
-        "simple". `stride` None is a quarter of a window of `max_length` tokens, which is None
-        for windows as in training. truncation=True reads the first one only. With `is_split_into_words` a text is a list of words, joined by `delimiter` (a space).
-        `ignore_labels` None is "O" alone. grouped_entities=True is the older name of "simple", and of "first"
-        together with `ignore_subwords`.
+        "simple". A window has `max_length` tokens (None: as many as in training) and shares `stride` of them
+        with the next one (None: a quarter). truncation=True reads the first window only. With
+        `is_split_into_words` a text is a list of words, joined by `delimiter` (a space). `ignore_labels` None
+        is "O" alone. grouped_entities=True is the older name of "simple", and of "first" together with
+        `ignore_subwords`.
         """
         old = ("first" if ignore_subwords else "simple") if grouped_entities else "none"
         name = aggregation_strategy or old
@@ -343,7 +344,7 @@ def scored_tokens(
     """
     prefix = getattr(tokenizer.backend.model, "continuing_subword_prefix", None)
     begins = {at: word.start() for word in WORD.finditer(text) for at in range(*word.span())}
-    scored = []
+    scored: list[ScoredToken] = []
     for i, (name, (start, end)) in enumerate(zip(tokenizer.tokens(one.ids), one.offsets, strict=True)):
         if one.special_tokens_mask[i]:
             continue

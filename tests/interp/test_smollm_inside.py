@@ -65,12 +65,13 @@ def test_without_its_induction_heads_it_is_worse_at_repeated_text_than_without_a
         part: sorted(range(9), key=lambda h, part=part: scores[part, h])[: len(heads)]  # type: ignore[misc]
         for part, heads in chosen.items()
     }
-    rows = [given.ids[0].tolist() for given in repeated_tokens(model, 4, 24, seed=7)]
+    rows = [given.ids[0].tolist() for given in repeated_tokens(model, 16, 24, seed=7)]
     watches = (None, without(model, chosen), without(model, others))
     plain, less, other = (mean_loss(model, rows, watch) for watch in watches)
     print(*best[:4], found.chance["induction"], plain, less, other, sep="\n")
     assert less > plain + 1.0
-    assert other < plain + 0.5
+    # Any twelve heads cost something, and with four rows that cost varied from 0.3 to 0.7 nats by draw.
+    assert other - plain < (less - plain) / 5
 
 
 def test_steering_changes_ten_prompts_and_no_strength_changes_no_token() -> None:

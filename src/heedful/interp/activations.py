@@ -21,7 +21,6 @@ from heedful.core.errors import InputError
 from heedful.core.padding import pad_rows, valid_mask
 from heedful.interp.inputs import (
     Input,
-    Report,
     Text,
     check_names,
     reading,
@@ -170,7 +169,7 @@ class Activations:
 @torch.no_grad()
 def collect_activations(
     model: Model, texts: Texts, names: Sequence[str], *, max_length: int | None = None,
-    max_tokens: int = MAX_TOKENS, report: Report | None = None,
+    max_tokens: int = MAX_TOKENS,
 ) -> dict[str, Activations]:  # fmt: skip
     """Return the values called `names` of every token of many texts, as vectors on the CPU.
 
@@ -191,7 +190,7 @@ def collect_activations(
     inputs = prepare_inputs(model, texts, max_length=max_length, source_only=source_only)
     by_text: dict[str, dict[int, tuple[Tensor, ...]]] = {name: {} for name in names}
     batches = make_batches(inputs, max_tokens)
-    for batch in with_progress(batches, len(inputs), report, lambda batch: len(batch.inputs)):
+    for batch in with_progress(batches, "texts", len(inputs), lambda batch: len(batch.inputs)):
         watch = EarlyWatch(*names, detach=True)
         with contextlib.suppress(EndPass):
             batch.run(model, watch)
@@ -246,14 +245,13 @@ def text_vectors(model: Model, values: Sequence[Activations], tokens: str = "mea
 
 @torch.no_grad()
 def mean_loss(
-    model: Model, texts: Texts, watch: Watch | None = None, *, max_length: int | None = None,
-    report: Report | None = None,
-) -> float:  # fmt: skip
+    model: Model, texts: Texts, watch: Watch | None = None, *, max_length: int | None = None
+) -> float:
     """Return the mean −log p of the next token over all tokens of many texts, in nats."""
     check_predicts_next(model)
     inputs = prepare_inputs(model, texts, max_length=max_length)
-    total, count = 0.0, 0
-    for batch in with_progress(make_batches(inputs), len(inputs), report, lambda batch: len(batch.inputs)):
+    total, count, batches = 0.0, 0, make_batches(inputs)
+    for batch in with_progress(batches, "texts", len(inputs), lambda batch: len(batch.inputs)):
         logp, (ids, valid) = F.log_softmax(batch.run(model, watch)[:, :-1].float(), -1), batch.read
         losses = -logp.gather(-1, ids[:, 1:, None])[..., 0][valid[:, 1:]]
         total, count = total + float(losses.double().sum()), count + len(losses)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from heedful.core.checks import position_of as position_of
 from heedful.core.errors import InputError, nearest
+from heedful.core.progress import report_progress
 from heedful.models.base import LM, DualEncoder, MediaLM, Model, Seq2Seq, evaluation_mode
 from heedful.models.calls import ForwardOptions
 from heedful.nn.attention.attentive import Decoding
@@ -369,24 +370,19 @@ def layer_names(model: Model, *, predicting: bool = False) -> list[str]:
     return ["embed.output", *(f"{where}.{i}.output" for i in range(count))]
 
 
-# Long computations report their progress in the same way.
-
-Report = Callable[[int, int], None]  # how many are done, and of how many; may raise to stop
 Item = TypeVar("Item")
 
 
 def with_progress(
-    items: Iterable[Item], total: int, report: Report | None, size: Callable[[Item], int] = lambda _: 1
+    items: Iterable[Item], unit: str, total: int, size: Callable[[Item], int] = lambda _: 1
 ) -> Iterator[Item]:
-    """Yield the items, and report how much is done before each of them and at the end."""
+    """Yield the items, and report how many units are done before each of them and at the end."""
     count = 0
     for item in items:
-        if report is not None:
-            report(count, total)
+        report_progress(unit, count, total)
         yield item
         count += size(item)
-    if report is not None:
-        report(count, total)
+    report_progress(unit, count, total)
 
 
 # All results of this package become JSON in the same way.

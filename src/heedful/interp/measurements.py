@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
+from heedful.core.progress import report_progress
 from heedful.data.tokenization import find_template
 from heedful.decode.loop import stream
 from heedful.decode.request import context_length
@@ -31,9 +31,6 @@ MAX_TOKENS, MAX_HIDDEN = 2048, 96  # of a text; of an encoder, which hides each 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 WRITTEN_TOKENS = 8  # to time one
 MAX_SECONDS = 1.5  # for one point; longer inputs are then left out
-Checkpoint = Callable[[], None]
-
-
 RESAMPLES = 2000
 
 
@@ -94,8 +91,8 @@ class Speeds(Result):
 
 
 @torch.no_grad()
-def measure_speeds(model: Model, *, checkpoint: Checkpoint = lambda: None) -> Speeds:
-    """Measure tokens a second by length; `checkpoint` is called between passes and may raise to stop."""
+def measure_speeds(model: Model) -> Speeds:
+    """Measure tokens a second by length."""
     if model.processor is not None:
         raise InputError(
             "every image or sound that this model reads is as long", hint="take a model that reads text"
@@ -113,7 +110,7 @@ def measure_speeds(model: Model, *, checkpoint: Checkpoint = lambda: None) -> Sp
         given = Input(row[None], ("",) * length, few.target, few.target_tokens)
         spent = [0.0]
         while len(spent) <= 3 and sum(spent) <= MAX_SECONDS:
-            checkpoint()
+            report_progress("tokens", length)
             began = time.perf_counter()
             given.run(model)
             spent.append(time.perf_counter() - began)
@@ -123,20 +120,20 @@ def measure_speeds(model: Model, *, checkpoint: Checkpoint = lambda: None) -> Sp
         if best > MAX_SECONDS:
             break
         if is_causal(model):
-            seconds = min(time_writing(model, row.tolist(), checkpoint) for _ in range(4))
+            seconds = min(time_writing(model, row.tolist()) for _ in range(4))
             write["length"].append(length)
             write["rate"].append(WRITTEN_TOKENS / seconds)
     written = write if write["length"] else None
     return Speeds(read, written, torch.get_num_threads(), str(model.device))
 
 
-def time_writing(model: Model, ids: list[int], checkpoint: Checkpoint) -> float:
+def time_writing(model: Model, ids: list[int]) -> float:
     """Return the seconds for a few tokens behind these, the first of which is not counted."""
     pieces = stream(model, ids, max_tokens=WRITTEN_TOKENS + 1, eos=())
     next(pieces)
     began = time.perf_counter()
     for _ in pieces:
-        checkpoint()
+        pass
     return time.perf_counter() - began
 
 

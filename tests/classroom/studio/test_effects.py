@@ -12,6 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from heedful.classroom.studio.traces import Studio
+from heedful.core.progress import call_between_steps
 from heedful.interp.inputs import Input, reading
 from heedful.interp.intervene import ablation as effects
 from heedful.interp.intervene.ablation import ablate, each_head_effect, head_effects
@@ -68,8 +69,8 @@ def test_the_work_is_left_in_the_middle_of_a_pass() -> None:
         if len(seen) == 5:
             raise TimeoutError
 
-    with pytest.raises(TimeoutError):
-        list(each_head_effect(model, reading(model, IDS), {"blocks.0.attn": 4}, checkpoint=stop))
+    with call_between_steps(stop), pytest.raises(TimeoutError):
+        list(each_head_effect(model, reading(model, IDS), {"blocks.0.attn": 4}))
     assert len(seen) == 5
 
 

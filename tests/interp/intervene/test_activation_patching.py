@@ -8,6 +8,8 @@ from torch import Tensor
 
 from heedful import Watch
 from heedful.core.errors import InputError
+from heedful.core.progress import call_between_steps
+from heedful.interp import inputs
 from heedful.interp.inputs import Input, choices, reading
 from heedful.interp.intervene.comparison import CounterfactualPair, PatchingResult
 from heedful.interp.intervene.patching import activation_patching, patch
@@ -121,22 +123,26 @@ def test_the_size_of_a_batch_changes_nothing() -> None:
     torch.testing.assert_close(few, many, atol=1e-4, rtol=0)
 
 
-def test_patching_reports_how_far_it_is_and_may_be_stopped() -> None:
+def test_patching_reports_how_far_it_is_and_may_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("gpt2")
     given = two(model)
     right, wrong = answers(model, *given)
-    calls: list[tuple[int, int]] = []
-    activation_patching(model, *given, right, wrong, rows=2, report=lambda *n: calls.append(n))
-    assert calls[0] == (2, 10)  # the first token is the same in both
-    assert calls[-1] == (10, 10)
+    calls: list[tuple[str, int, int]] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(inputs, "report_progress", lambda *report: calls.append(report))
+        activation_patching(model, *given, right, wrong, rows=2)
+    assert calls[0] == ("patches", 0, 8)  # the first token is the same in both, so two patches are not run
+    assert calls[-1] == ("patches", 8, 8)
     assert calls == sorted(calls)
+    reports: list[int] = []
 
-    def stop(done: int, count: int) -> None:
-        if done >= 4:
+    def stop() -> None:
+        reports.append(1)
+        if len(reports) == 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        activation_patching(model, *given, right, wrong, rows=2, report=stop)
+    with call_between_steps(stop), pytest.raises(KeyboardInterrupt):
+        activation_patching(model, *given, right, wrong, rows=2)
 
 
 def test_the_last_layer_at_the_answer_restores_all_and_other_tokens_of_it_nothing() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from heedful.core.errors import InputError
 from heedful.data.examples.tagging import Sentence
+from heedful.interp import inputs
 from heedful.interp.learn.probes import assign_group_folds, control_labels, layer_names, linear_probes
 from tests.decode.toy import letters
 from tests.properties.tiny import ALL, by_kinds, tiny
@@ -50,12 +51,14 @@ def test_sentences_are_held_out_whole_and_a_word_has_one_control_label() -> None
     assert given[1] == given[4]
 
 
-def test_progress_is_reported_and_bad_sentences_say_what_is_wrong() -> None:
+def test_progress_is_reported_and_bad_sentences_say_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("gpt2", vocab=300)
     model.tokenizer = letters()
-    seen: list[tuple[int, int]] = []
-    linear_probes(model, sentences(10), ["embed.output"], report=lambda *at: seen.append(at))
-    assert seen == [(0, 2), (1, 2), (2, 2)]
+    seen: list[tuple[str, int, int]] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(inputs, "report_progress", lambda *report: seen.append(report))
+        linear_probes(model, sentences(10), ["embed.output"])
+    assert [report for report in seen if report[0] == "probes"] == [("probes", done, 2) for done in range(3)]
     with pytest.raises(InputError, match="folds"):
         linear_probes(model, sentences(3))
     with pytest.raises(InputError, match="2 words and 1 tags"):

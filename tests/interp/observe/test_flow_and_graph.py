@@ -10,6 +10,7 @@ from scipy.sparse.csgraph import maximum_flow  # type: ignore[import-untyped]
 
 import heedful
 from heedful.core.errors import InputError
+from heedful.interp import inputs
 from heedful.interp.gradients import attribution
 from heedful.interp.inputs import reading
 from heedful.interp.intervene.patching import attribution_graph
@@ -40,16 +41,17 @@ def test_flow_is_what_scipy_finds_with_whole_numbers(family: str) -> None:
     assert attention_flow(model, tokens).tolist() == pytest.approx(want, abs=1e-6)
 
 
-def test_flow_says_what_it_cannot_follow_and_reports() -> None:
+def test_flow_says_what_it_cannot_follow_and_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="signed"):
         attention_flow(tiny("gla"), [5, 6, 7])
     with pytest.raises(InputError, match="has no attention"):
         attention_flow(tiny("lstm"), [5, 6, 7])
-    calls: list[tuple[int, int]] = []
+    calls: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(inputs, "report_progress", lambda *report: calls.append(report))
     model = tiny("t5")
     source = reading(model, [5, 6, 7], [8, 9])
-    flow = attention_flow(model, source, side="encoder", report=lambda *n: calls.append(n))
-    assert calls == [(0, 3), (1, 3), (2, 3)]
+    flow = attention_flow(model, source, side="encoder")
+    assert calls == [("flows", done, 3) for done in range(4)]
     assert flow.shape == rollout(model, source, side="encoder")[-1].shape
 
 

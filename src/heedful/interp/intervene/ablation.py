@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.core.errors import InputError
+from heedful.core.progress import report_progress
 from heedful.interp.inputs import Input, Result, Text, check_names, part_at, reading
 from heedful.interp.intervene.comparison import Edit, Intervention, row_edits
 from heedful.interp.intervene.patching import carry as carry  # also offered here
@@ -270,38 +271,37 @@ MAX_ROWS = 16  # heads in one batch
 MAX_BYTES = 64 * 2**20  # of one batch's logits
 
 
-class _InterruptibleWatch(Watch):
-    """A watch that calls `checkpoint` at every value; it may raise to stop in the middle of a pass."""
+class _ReportingWatch(Watch):
+    """A watch that reports progress at every value: a report may raise to stop in the middle of a pass."""
 
-    def __init__(self, checkpoint: Callable[[], None], edit: Mapping[str, Edit] | None = None) -> None:
+    def __init__(self, done: int, total: int, edit: Mapping[str, Edit] | None = None) -> None:
         super().__init__(edit=edit)
-        self.checkpoint = checkpoint
+        self.done, self.total = done, total
 
     def visit(self, name: str, value: Tensor) -> Tensor:
-        self.checkpoint()
+        report_progress("heads", self.done, self.total)
         return super().visit(name, value)
 
 
 @torch.no_grad()
 def each_head_effect(
-    model: Model, inputs: Input, heads: Mapping[str, int], *, mean: Text | Input | None = None,
-    checkpoint: Callable[[], None] = lambda: None,
-) -> Iterator[tuple[str, int, float]]:  # fmt: skip
+    model: Model, inputs: Input, heads: Mapping[str, int], *, mean: Text | Input | None = None
+) -> Iterator[tuple[str, int, float]]:
     """Yield the part, the number and the effect of every head in turn: the mean KL(plain ‖ without) in nats.
 
     `heads` has the number of heads of each part. A head that is off gives zero, or with `mean`, a reference
-    text, its mean there (see `without`). The numbers are those of one head after the other. `checkpoint` is
-    called all the time and may raise.
+    text, its mean there (see `without`). The numbers are those of one head after the other. Progress is
+    reported at every value of a pass, so that whoever waits can stop it in the middle.
     """
     usual = {} if mean is None else means(model, mean, list(heads))
-    plain = inputs.run(model, _InterruptibleWatch(checkpoint))
-    rows = max(1, min(MAX_ROWS, MAX_BYTES // max(1, plain.numel() * 4)))
     every = [(path, head) for path, count in heads.items() for head in range(count)]
+    plain = inputs.run(model, _ReportingWatch(0, len(every)))
+    rows = max(1, min(MAX_ROWS, MAX_BYTES // max(1, plain.numel() * 4)))
     silence = lambda path, head: lambda rows, first: _silence(path, [head], usual)(rows)
     for start in range(0, len(every), rows):
         batch = every[start : start + rows]
         edits = row_edits([[Intervention(f"{path}.heads", None, silence(path, h))] for path, h in batch])
-        outputs = inputs.run(model, _InterruptibleWatch(checkpoint, edits), repeat=len(batch))
+        outputs = inputs.run(model, _ReportingWatch(start, len(every), edits), repeat=len(batch))
         for (path, head), logits in zip(batch, outputs, strict=True):
             yield path, head, float(divergence(plain[0], logits).mean())
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from heedful.core.checks import check_integer, check_number
 from heedful.core.errors import InputError
-from heedful.interp.inputs import Input, Report, Result, Text, choices, with_progress
+from heedful.interp.inputs import Input, Result, Text, choices, with_progress
 from heedful.interp.intervene.comparison import CounterfactualPair, PatchingResult
 from heedful.interp.intervene.nodes import Node, NodeTable
 from heedful.interp.measurements import mean_interval
@@ -53,7 +53,7 @@ class AveragedPatching(PatchingResult):
 
 def average_over_pairs(
     patching: Callable[..., PatchingResult], model: Model, pairs: Sequence[PromptPair], *,
-    interval: str = "bootstrap", seed: int = 0, report: Report | None = None, **options: Any,
+    interval: str = "bootstrap", seed: int = 0, **options: Any,
 ) -> AveragedPatching:  # fmt: skip
     """Return the mean of `patching(model, *pair, **options)` over pairs of prompts, with intervals.
 
@@ -62,7 +62,7 @@ def average_over_pairs(
     Positions are compared by their number, so that values at positions need prompts of one length.
     """
     pairs = _check_pairs(pairs)
-    results = [patching(model, *pair, **options) for pair in with_progress(pairs, len(pairs), report)]
+    results = [patching(model, *pair, **options) for pair in with_progress(pairs, "pairs", len(pairs))]
     first = results[0]
     for number, result in enumerate(results):
         if (result.names, result.values.shape) != (first.names, first.values.shape):
@@ -146,7 +146,7 @@ class Circuit(Result):
 @torch.no_grad()
 def find_circuit(
     model: Model, pairs: Sequence[PromptPair], threshold: float = 0.01, *,
-    senders: Sequence[str] | str | None = None, report: Report | None = None,
+    senders: Sequence[str] | str | None = None,
 ) -> Circuit:  # fmt: skip
     """Return the edges that are left when every edge whose removal changes little is removed (ACDC).
 
@@ -168,7 +168,7 @@ def find_circuit(
         own = {head for head in heads if head.startswith(f"{part} ")}
         if not own or not own <= names:
             uncut |= {reader.name for reader in runner.receivers if within(part, reader.name)}
-    for edge in with_progress(runner.edges, len(runner.edges), report):
+    for edge in with_progress(runner.edges, "edges", len(runner.edges)):
         used = edge[1] in uncut or any(e not in removed and within(e[0], edge[1]) for e in runner.edges)
         without = runner.faithfulness(removed | {edge}) if used else current
         if abs(current - without) < threshold:

@@ -22,7 +22,6 @@ from torch import Tensor
 from heedful.core.errors import InputError, nearest
 from heedful.interp.inputs import (
     Input,
-    Report,
     Result,
     Text,
     answer_id,
@@ -118,15 +117,13 @@ class CounterfactualPair:
         """The values called `names` of the clean and of the corrupt input."""
         return self.clean.record(self.model, *names), self.corrupt.record(self.model, *names)
 
-    def measure(
-        self, changes: Sequence[Intervention], rows: int | None = None, report: Report | None = None
-    ) -> Tensor:
+    def measure(self, changes: Sequence[Intervention], rows: int | None = None) -> Tensor:
         """Return how much of the clean answer each change of the corrupt run brings back."""
         other = (self.clean.ids != self.corrupt.ids)[0].nonzero()
         differ_from = int(other[0]) if len(other) else 0
         runner = InterventionRunner(self.model, self.corrupt, self.position, rows, differ_from)
         score = lambda choices: self.restored_share(self.gap(choices))
-        return runner.run([(change,) for change in changes], score, report)
+        return runner.run([(change,) for change in changes], score)
 
 
 class Patch(NamedTuple):
@@ -310,15 +307,13 @@ class InterventionRunner:
         self.continues = False  # whether tokens before a change are left out
         self.prefixes: dict[int, State] = {}
 
-    def run(
-        self, rows: Sequence[Changes], score: Callable[[Tensor], Tensor], report: Report | None = None
-    ) -> Tensor:
+    def run(self, rows: Sequence[Changes], score: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the score of each row of changes; `score` gets what the head chooses from, (B, C) → (B,)."""
         causal = isinstance(self.model, LM) and self.model.causal and self.head.positions is not None
         words = {change.name.rpartition(".")[2] for changes in rows for change in changes}
         self.continues = causal and words <= {*ONWARD} and all(self._layer(changes) >= 0 for changes in rows)
         scores = torch.zeros(len(rows), dtype=torch.float64)
-        for batch in with_progress(self._batches(rows), len(rows), report, len):
+        for batch in with_progress(self._batches(rows), "patches", len(rows), len):
             scores[batch] = score(self._run_batch([rows[i] for i in batch])).double().cpu()
         return scores
 

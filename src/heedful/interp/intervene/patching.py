@@ -25,7 +25,6 @@ from heedful.interp.intervene.comparison import (
     Intervention,
     Patch,
     PatchingResult,
-    Report,
     Write,
     all_patches,
     both_inputs,
@@ -102,7 +101,7 @@ def patch(
 def activation_patching(
     model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str,
     wrong: int | str | None = None, what: str = "residual", *, by_position: bool | None = None,
-    target: Text | None = None, position: int = -1, report: Report | None = None, rows: int | None = None,
+    target: Text | None = None, position: int = -1, rows: int | None = None,
 ) -> PatchingResult:  # fmt: skip
     """Return which values carry the answer: each alone, as in `clean`, in a run of `corrupt` otherwise
 
@@ -112,7 +111,6 @@ def activation_patching(
     every position alone; heads each over all positions, or with `by_position=True` at every one. Values are
     (d − d_corrupt) / (d_clean − d_corrupt), with d the difference of the logits of `right` and `wrong`, or
     the logit of `right` alone, at `position`. Answers are ids, texts of one token (" Paris") or labels.
-    `report` is called before each batch with the number of patches done and of all, and may raise to stop;
     `rows` is how many share a batch.
     """
     comparison = CounterfactualPair.of(model, clean, corrupt, right, wrong, target=target, position=position)
@@ -127,9 +125,7 @@ def activation_patching(
     run = [i for i, one in enumerate(patches) if differs(one)]
     change = lambda one: Intervention(one.name, one.position, patch_writer(clean_values, one))
     restored = torch.zeros(len(patches), dtype=torch.float64)
-    skipped = len(patches) - len(run)
-    counted = None if report is None else lambda done, count: report(done + skipped, count + skipped)
-    restored[run] = comparison.measure([change(patches[i]) for i in run], rows, counted)
+    restored[run] = comparison.measure([change(patches[i]) for i in run], rows)
     ends = comparison.best, comparison.worst
     return collect(what, "exact", comparison.clean, patches, restored, *ends)
 
@@ -168,7 +164,7 @@ def path_patching(
     model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str,
     wrong: int | str | None = None, senders: Sequence[str] | str | None = None,
     receivers: Sequence[str] | str | None = None, *, target: Text | None = None, position: int = -1,
-    report: Report | None = None, rows: int | None = None,
+    rows: int | None = None,
 ) -> PatchingResult:  # fmt: skip
     """Return how much of the answer comes back when a sender's clean output reaches one receiver alone
 
@@ -195,7 +191,7 @@ def path_patching(
     add = lambda added, rows, first: rows.add_(added[first:])  # a norm reads the stream with the change in it
     interventions = [Intervention(r.value, None, partial(add, change[s.name])) for s, r in direct]
     interventions += _through_projections(comparison, projected, change)
-    restored = comparison.measure(interventions, rows, report)
+    restored = comparison.measure(interventions, rows)
     return edge_result("exact", comparison, sends, receives, direct + projected, restored)
 
 

@@ -26,7 +26,6 @@ from heedful.core.errors import InputError
 from heedful.interp.activations import TokenWatch, token_rows
 from heedful.interp.inputs import (
     Input,
-    Report,
     Result,
     Text,
     answer_id,
@@ -58,7 +57,7 @@ from heedful.nn.head import WordHead
 def noise_trace(
     model: Model, text: Text | Input, subject: Sequence[int | str], answer: int | str | None = None, *,
     what: str = "residual", noise: float = 3.0, samples: int = 10, window: int = 1, position: int = -1,
-    seed: int = 0, report: Report | None = None,
+    seed: int = 0,
 ) -> PatchingResult:  # fmt: skip
     """Return which values bring an answer back after Gaussian noise was added to the subject's tokens
 
@@ -93,7 +92,7 @@ def noise_trace(
         rows.append([Intervention(name, one.position, write) for name, write in writers.items()])
     chance = lambda choices: choices.softmax(-1)[:, chosen]
     best, worst, restored = float(chances[chosen]), 0.0, torch.zeros(len(rows), dtype=torch.float64)
-    for sample in with_progress(added, samples, report):
+    for sample in with_progress(added, "samples", samples):
         noisy = {"embed.token": lambda x, sample=sample: x + sample[: x.shape[1]].to(x)}
         runner = InterventionRunner(model, given, at, None, min(places), noisy)
         worst += float(chance(runner.plain)) / samples
@@ -148,7 +147,7 @@ class FunctionVector(Result):
 @torch.no_grad()
 def function_vector(
     model: Model, prompts: Sequence[Text | Input], shuffled: Sequence[Text | Input],
-    answers: Sequence[int | str], *, heads: int = 10, report: Report | None = None,
+    answers: Sequence[int | str], *, heads: int = 10,
 ) -> FunctionVector:  # fmt: skip
     """Return the vector with which heads tell later layers what task the examples of a prompt show
 
@@ -179,7 +178,7 @@ def function_vector(
 
     effects = torch.zeros(len(nodes), dtype=torch.float64)
     pairs = list(zip(shuffled, answers, strict=True))
-    for prompt, answer in with_progress(pairs, len(pairs), report):
+    for prompt, answer in with_progress(pairs, "prompts", len(pairs)):
         given = reading(model, prompt)
         last = len(given.names) - 1
         changes = [[Intervention(table.value_name(n), last, partial(write_mean, n))] for n in nodes]

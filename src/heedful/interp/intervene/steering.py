@@ -20,7 +20,7 @@ from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
 from heedful.decode.loop import generate
 from heedful.interp.activations import Texts, TokenWatch, collect_activations, text_vectors
-from heedful.interp.inputs import Input, Report, Result, Text, check_names, choices, names_of, reading
+from heedful.interp.inputs import Input, Result, Text, check_names, choices, names_of, reading
 from heedful.interp.observe.prediction import default_position
 from heedful.models.base import Model
 from heedful.nn.context import Watch
@@ -31,7 +31,7 @@ Method = Literal["add", "ablate", "clamp"]
 
 def steering_vector(
     model: Model, positive_texts: Texts, negative_texts: Texts, name: str, *,
-    tokens: Literal["all", "last"] = "all", report: Report | None = None,
+    tokens: Literal["all", "last"] = "all",
 ) -> Tensor:  # fmt: skip
     """v = mean over positive texts − mean over negative texts of the value called `name`, (W,)
 
@@ -43,7 +43,7 @@ def steering_vector(
     for side, listed in (("positive texts", positive_texts), ("negative texts", negative_texts)):
         _check_texts(listed, side)
     texts = [*positive_texts, *negative_texts]
-    activations = collect_activations(model, texts, [name], report=report)[name]
+    activations = collect_activations(model, texts, [name])[name]
     (vectors,) = text_vectors(model, [activations], "last" if tokens == "last" else "mean")
     count = len(positive_texts)
     return vectors[:count].mean(0) - vectors[count:].mean(0)

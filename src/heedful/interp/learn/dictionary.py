@@ -46,7 +46,7 @@ from heedful.interp.activations import (
     content_tokens,
     mean_loss,
 )
-from heedful.interp.inputs import Report, Result, names_of, with_progress
+from heedful.interp.inputs import Result, names_of, with_progress
 from heedful.interp.learn.activation_store import ActivationStore
 from heedful.models.base import Model
 from heedful.nn.context import Watch
@@ -188,14 +188,12 @@ def train_dictionary(
     target: str | Sequence[str] | None = None, *, width: int = 2048, kind: Trained = "topk", k: int = 32,
     l1: float = 1e-3, prefixes: Sequence[int] = (), steps: int = 1000, batch: int = 1024,
     learning_rate: float = 1e-3, revive_every: int = 100, max_length: int = 256, seed: int = 0,
-    report: Report | None = None,
 ) -> Dictionary:  # fmt: skip
     """Learn a dictionary of the value called `source`, or a transcoder from it to `target`, on texts.
 
     A list of values makes a crosscoder. Instead of texts, an `ActivationStore` has values that were computed
     before; a few shards at a time are in memory. `prefixes` are the widths of a matryoshka dictionary. The
-    first token of a causal model and special tokens are not learnt from. `report` is called with the number
-    of steps done and of all, and may raise to stop.
+    first token of a causal model and special tokens are not learnt from.
     """
     sources = [source] if isinstance(source, str) else list(source)
     targets = sources if target is None else [target] if isinstance(target, str) else list(target)
@@ -217,14 +215,14 @@ def train_dictionary(
     return fit_dictionary(
         *next(pools), " + ".join(sources), " + ".join(targets), width=width, kind=kind, k=k, l1=l1,
         prefixes=prefixes, steps=steps, batch=batch, learning_rate=learning_rate, revive_every=revive_every,
-        seed=seed, report=report, pools=pools,
+        seed=seed, pools=pools,
     )  # fmt: skip
 
 
 def fit_dictionary(
     x: Tensor, y: Tensor, source: str, target: str, *, width: int = 2048, kind: Trained = "topk",
     k: int = 32, l1: float = 1e-3, prefixes: Sequence[int] = (), steps: int = 1000, batch: int = 1024,
-    learning_rate: float = 1e-3, revive_every: int = 100, seed: int = 0, report: Report | None = None,
+    learning_rate: float = 1e-3, revive_every: int = 100, seed: int = 0,
     pools: Iterator[tuple[Tensor, Tensor]] | None = None,
 ) -> Dictionary:  # fmt: skip
     """Learn a dictionary from values x (N, D) and what is to be made of them, y (N, E).
@@ -263,7 +261,7 @@ def fit_dictionary(
 
     every = itertools.starmap(standardize, itertools.chain([(x, y)], pools or itertools.repeat((x, y))))
     trainer = _Trainer(dictionary, every, tuple(prefixes) or (width,), seed)
-    trainer.run(steps, batch, learning_rate, revive_every, report)
+    trainer.run(steps, batch, learning_rate, revive_every)
     return dictionary
 
 
@@ -297,10 +295,10 @@ class _Trainer:
         dictionary.encoder.bias[features] = 0.0
 
     @torch.enable_grad()  # whoever calls may have switched gradients off
-    def run(self, steps: int, batch: int, rate: float, revive_every: int, report: Report | None) -> None:
+    def run(self, steps: int, batch: int, rate: float, revive_every: int) -> None:
         config = self.dictionary.config
         optimiser = torch.optim.Adam(self.dictionary.parameters(), lr=rate)
-        for step in with_progress(range(steps), steps, report):
+        for step in with_progress(range(steps), "steps", steps):
             for group in optimiser.param_groups:  # warmed up, and down in the last fifth
                 group["lr"] = rate * min(1.0, (step + 1) / 20, 5 * (steps - step) / steps)
             if self.left <= 0:

@@ -33,7 +33,6 @@ from heedful.data.examples.tagging import conll
 from heedful.interp.activations import InputBatch, Texts, make_batches, prepare_inputs
 from heedful.interp.inputs import (
     Input,
-    Report,
     Result,
     Text,
     attends_to_source,
@@ -116,12 +115,11 @@ class HeadCatalogue(Result):
 @torch.no_grad()
 def catalogue_heads(
     model: Model, texts: Texts, *, max_length: int = 128, repeats: int = 16, repeat_length: int = 32,
-    seed: int = 0, report: Report | None = None,
+    seed: int = 0,
 ) -> HeadCatalogue:  # fmt: skip
     """Return what every head looks at, over many texts and `repeats` rows of random tokens written twice.
 
-    Heads that look at another sequence are left out. A text has at most `max_length` tokens. `report` is
-    called with the number of sequences done and of all, and may raise to stop.
+    Heads that look at another sequence are left out. A text has at most `max_length` tokens.
     """
     inputs = prepare_inputs(model, texts, max_length=max_length)
     inputs = [given for given in inputs if given.read.shape[1] > 1]
@@ -138,7 +136,7 @@ def catalogue_heads(
     batches = [(is_text, batch) for is_text, given in ((True, inputs), (False, twice))
                for batch in make_batches(given, MAX_TOKENS)]  # fmt: skip
     total = len(inputs) + len(twice)
-    for is_text, batch in with_progress(batches, total, report, lambda item: len(item[1].inputs)):
+    for is_text, batch in with_progress(batches, "sequences", total, lambda item: len(item[1].inputs)):
         patterns = _patterns(model, batch)
         heads = tuple((part, h) for part, p in patterns.items() for h in range(p.shape[1]))
         for row, one in enumerate(batch.inputs):
@@ -309,9 +307,8 @@ class SyntaxHead(Result):
 
 @torch.no_grad()
 def syntax_heads(
-    model: Model, sentences: Sequence[ParsedSentence], *, min_count: int = 20, max_length: int = 128,
-    report: Report | None = None,
-) -> list[SyntaxHead]:  # fmt: skip
+    model: Model, sentences: Sequence[ParsedSentence], *, min_count: int = 20, max_length: int = 128
+) -> list[SyntaxHead]:
     """Return the best head for every relation that occurs at least `min_count` times, in both directions.
 
     Where nothing looks ahead, only pairs count whose word looked at stands before the other. The best of many
@@ -322,7 +319,7 @@ def syntax_heads(
     right: dict[tuple[str, str], Tensor] = {}
     offsets: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     heads: list[tuple[str, int]] = []
-    for sentence in with_progress(sentences, len(sentences), report):
+    for sentence in with_progress(sentences, "sentences", len(sentences)):
         ids, pieces = word_pieces(model, sentence.words, max_length)
         seen = attention(model, ids)
         if not seen.patterns:

@@ -24,7 +24,7 @@ from heedful.core.errors import InputError
 from heedful.data.batches import seeded_generator
 from heedful.data.examples.tagging import Sentence
 from heedful.interp.activations import Texts, collect_activations, text_vectors
-from heedful.interp.inputs import Report, Result, layer_names, with_progress
+from heedful.interp.inputs import Result, layer_names, with_progress
 from heedful.interp.learn.activation_store import ActivationStore
 from heedful.models.base import Model
 from heedful.train.linear_head import fit_logistic
@@ -61,14 +61,13 @@ class ProbeResult(Result):
 
 def linear_probes(
     model: Model, sentences: Sequence[Tagged], names: Sequence[str] | None = None, *, folds: int = 5,
-    penalty: float = 1.0, max_length: int = 128, seed: int = 0, report: Report | None = None,
+    penalty: float = 1.0, max_length: int = 128, seed: int = 0,
 ) -> ProbeResult:  # fmt: skip
     """Return how well a linear probe of each value tells the tag of a word, cross-validated over sentences.
 
     `sentences` have words and a tag for each, such as `heedful.data.conll(path)` yields; `names` are watched
     values, by default the output of every layer. A word is read at its last piece. Whole sentences are held
-    out, a fifth at a time. `report` is called with the number of probes done and of all, and may raise to
-    stop.
+    out, a fifth at a time.
     """
     chosen = layer_names(model) if names is None else list(names)
     encoded = [_encode(model, sentence, max_length) for sentence in sentences]
@@ -87,12 +86,12 @@ def linear_probes(
     vectors = (activations[name].values[rows] for name in chosen)
     control = control_labels(words, truth, seed)
     fold_of = assign_group_folds(group, folds, seed)
-    return _fit_probes(chosen, vectors, truth, control, labels, fold_of, penalty, report)
+    return _fit_probes(chosen, vectors, truth, control, labels, fold_of, penalty)
 
 
 def _fit_probes(
     names: Sequence[str], vectors: Iterable[Tensor], truth: NDArray[np.int64], control: NDArray[np.int64],
-    labels: Sequence[str], folds: NDArray[np.int64], penalty: float, report: Report | None,
+    labels: Sequence[str], folds: NDArray[np.int64], penalty: float,
 ) -> ProbeResult:  # fmt: skip
     """Return the accuracies of probes of each value's vectors (N, D), at the task and at its control."""
 
@@ -103,7 +102,7 @@ def _fit_probes(
     pairs = ((x, torch.from_numpy(task)) for x in map(standardize, vectors) for task in (truth, control))
     accuracies = [
         _held_out_accuracy(x, task, len(labels), folds, penalty)
-        for x, task in with_progress(pairs, 2 * len(names), report)
+        for x, task in with_progress(pairs, "probes", 2 * len(names))
     ]
     majority = float(np.bincount(truth).max() / len(truth))
     of_truth, of_control = torch.stack(accuracies[::2]), torch.stack(accuracies[1::2])
@@ -113,7 +112,7 @@ def _fit_probes(
 def sentence_probes(
     model: Model, texts: Texts | ActivationStore, labels: Sequence[str],
     names: Sequence[str] | None = None, *, tokens: Literal["mean", "last"] = "mean", folds: int = 5,
-    penalty: float = 1.0, max_length: int = 128, seed: int = 0, report: Report | None = None,
+    penalty: float = 1.0, max_length: int = 128, seed: int = 0,
 ) -> ProbeResult:  # fmt: skip
     """Return how well a linear probe of each value tells the label of a text, cross-validated over texts.
 
@@ -136,7 +135,7 @@ def sentence_probes(
     truth = np.array([kinds.index(label) for label in labels])
     control = seeded_generator(seed, CONTROL_SEED).permutation(truth)
     fold_of = assign_group_folds(np.arange(count), folds, seed)
-    return _fit_probes(chosen, vectors, truth, control, kinds, fold_of, penalty, report)
+    return _fit_probes(chosen, vectors, truth, control, kinds, fold_of, penalty)
 
 
 def word_pieces(model: Model, words: Sequence[str], max_length: int) -> tuple[list[int], list[int | None]]:

@@ -10,9 +10,10 @@ a head off (`change`) or patch it (`patching`).
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -35,6 +36,7 @@ from heedful.interp.inputs import (
     reading,
     row_side,
     to_plain,
+    with_progress,
     written_names,
 )
 from heedful.interp.observe.prediction import special_ids
@@ -330,14 +332,13 @@ def mixed_layers(
 
 def attention_flow(
     model: Model, text: Text | Input, target: Text | None = None, *, side: str = "",
-    position: int | str | None = -1, report: Callable[[int, int], None] | None = None,
+    position: int | str | None = -1,
 ) -> Tensor:  # fmt: skip
     """Return the most that can flow from each input token to `position` of the last layer, (T,)
 
     (Abnar and Zuidema 2020 §3.) Weights, ½ mean_h pattern + ½ I, are capacities of pipes between layers. With
     position=None of every position, (T, T). `rollout` multiplies where this finds bottlenecks. As there,
-    `side` is a stack, and what values and other parts do is not in it. `report` is called with the number of
-    flows found and of all, and may raise to stop.
+    `side` is a stack, and what values and other parts do is not in it.
     """
     # torch installs networkx, whose import takes a while.
     from networkx import DiGraph, maximum_flow_value  # type: ignore[import-untyped]
@@ -354,10 +355,8 @@ def attention_flow(
     residual = build_residual_network(network, "capacity")
     tops = range(size) if position is None else [position_of(names, position)]
     out = torch.zeros(len(tops), size, dtype=torch.float64)
-    for i, t in enumerate(tops):
-        for s in range(size):
-            if report is not None:
-                report(i * size + s, len(tops) * size)
-            ends, push = ((count, t), (0, s)), preflow_push
-            out[i, s] = maximum_flow_value(network, *ends, flow_func=push, residual=residual)
+    pairs = itertools.product(range(len(tops)), range(size))
+    for i, s in with_progress(pairs, "flows", out.numel()):
+        ends, push = ((count, tops[i]), (0, s)), preflow_push
+        out[i, s] = maximum_flow_value(network, *ends, flow_func=push, residual=residual)
     return out if position is None else out[0]

@@ -10,7 +10,7 @@ unexpected each token is to the model, in bits, and `neighbours` finds the token
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,6 @@ from heedful.core.errors import InputError
 from heedful.interp.activations import Texts, check_predicts_next, make_batches, prepare_inputs
 from heedful.interp.inputs import (
     Input,
-    Report,
     Result,
     Text,
     layer_names,
@@ -128,19 +127,16 @@ class Surprisal(Result):
 
 @torch.no_grad()
 def surprisal(
-    model: Model, text: Text | Input, target: Text | None = None, *, mask: int | None = None,
-    checkpoint: Callable[[], None] = lambda: None,
-) -> Surprisal:  # fmt: skip
+    model: Model, text: Text | Input, target: Text | None = None, *, mask: int | None = None
+) -> Surprisal:
     """−log₂ p(x_t | x_<t); of an encoder −log₂ p(x_t | all others), each token masked in turn.
 
     (The second: Salazar et al. 2020.) `mask` is the id that hides a token, where no tokenizer says it.
-    `checkpoint` is called before each pass and may raise to stop.
     """
     given = reading(model, text, target)
     word_head(model)  # an error where the head predicts no words
     if isinstance(model, LM) and not model.causal:
-        return _mask_positions(model, given, mask, checkpoint)
-    checkpoint()
+        return _mask_positions(model, given, mask)
     logp = F.log_softmax(given.run(model).float(), -1)[0]
     surprisals = logp[:-1].gather(-1, given.read[0, 1:, None])[:, 0] / -math.log(2)
     return Surprisal(given.names, (None, *surprisals.tolist()))
@@ -154,17 +150,15 @@ class Losses(Result):
     count: tuple[int, ...]
 
 
-def loss_by_position(
-    model: Model, texts: Sequence[Text | Input], *, checkpoint: Callable[[], None] = lambda: None
-) -> Losses:
+def loss_by_position(model: Model, texts: Sequence[Text | Input]) -> Losses:
     """What a model gains from what came before: the mean over texts of −log p(x_t | x_<t), for each place t
 
     (Kaplan et al. 2020 §4.) A model that uses its context gets surer with t; one that forgets stays as it is.
     """
     sums: dict[int, list[float]] = {}
     longest = 0
-    for text in texts:
-        bits = surprisal(model, text, checkpoint=checkpoint).bits
+    for text in with_progress(texts, "texts", len(texts)):
+        bits = surprisal(model, text).bits
         longest = max(longest, len(bits))
         for t, value in enumerate(bits):
             if value is not None:
@@ -173,7 +167,7 @@ def loss_by_position(
     return Losses(tuple(map(mean, range(longest))), tuple(len(sums.get(t, ())) for t in range(longest)))
 
 
-def _mask_positions(model: LM, inputs: Input, mask: int | None, checkpoint: Callable[[], None]) -> Surprisal:
+def _mask_positions(model: LM, inputs: Input, mask: int | None) -> Surprisal:
     hide = getattr(model.tokenizer, "mask", None) if mask is None else mask
     if hide is None:
         raise InputError(
@@ -183,11 +177,10 @@ def _mask_positions(model: LM, inputs: Input, mask: int | None, checkpoint: Call
     special = {getattr(model.tokenizer, role, None) for role in ("cls", "sep", "bos", "eos", "pad")}
     ids = inputs.ids[0]
     bits: list[float | None] = []
-    for t, token in enumerate(ids.tolist()):
+    for t, token in with_progress(enumerate(ids.tolist()), "tokens", len(ids)):
         if token in special:
             bits.append(None)
             continue
-        checkpoint()
         hidden = ids.clone()
         hidden[t] = hide
         logits = replace(inputs, ids=hidden[None]).run(model).float()
@@ -269,12 +262,9 @@ def _layer_values(model: Model) -> list[str]:
 @torch.enable_grad()  # whoever calls may have switched gradients off
 def train_tuned_lens(
     model: Model, texts: Texts, *, steps: int = 200, learning_rate: float = 1e-3, max_length: int = 128,
-    max_tokens: int = 512, seed: int = 0, report: Report | None = None,
+    max_tokens: int = 512, seed: int = 0,
 ) -> TunedLens:  # fmt: skip
-    """Learn the lens on texts: in each step, one batch of them, every layer is brought nearer to the last.
-
-    `report` is called with the number of steps done and of all, and may raise to stop.
-    """
+    """Learn the lens on texts: in each step, one batch of them, every layer is brought nearer to the last."""
     check_predicts_next(model)
     names = _layer_values(model)
     if not names:
@@ -283,7 +273,7 @@ def train_tuned_lens(
     batches = list(make_batches(prepare_inputs(model, texts, max_length=max_length), max_tokens))
     order = torch.Generator().manual_seed(seed)
     optimiser = torch.optim.Adam(lens.parameters(), lr=learning_rate)
-    for step in with_progress(range(steps), steps, report):
+    for step in with_progress(range(steps), "steps", steps):
         batch = batches[int(torch.randint(len(batches), (), generator=order))]
         watch = Watch(*names, detach=True)
         with torch.no_grad():

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from heedful.classroom.figures.token_labels import visible_tokens
 from heedful.classroom.studio import snippets, tokens
-from heedful.classroom.studio.jobs import Ticket, check_waiting, run_while_connected
+from heedful.classroom.studio.jobs import Ticket, run_while_connected
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.routes.trace import run_trace
 from heedful.classroom.studio.tokens import tidy
@@ -88,7 +88,7 @@ def _losses(body: Text, loaded_model: LoadedModel) -> dict[str, Any]:
         imports = snippets.import_lines(loss_by_position, reading)
     else:
         raise InputError("an encoder-decoder is sure of a target", hint="give one")
-    losses = loss_by_position(model, cut, checkpoint=check_waiting)
+    losses = loss_by_position(model, cut)
     places = [t for t, v in enumerate(losses.loss) if v is not None]
     return {
         "model": loaded_model.id, "position": places, "loss": [losses.loss[t] for t in places],
@@ -103,7 +103,7 @@ async def speed(id: str, request: Request, studio: Here) -> Response:
     """Tokens a second by length, measured now; nothing is remembered."""
 
     def measure(loaded_model: LoadedModel) -> dict[str, Any]:
-        speeds = measure_speeds(loaded_model.sequence, checkpoint=check_waiting).to_dict()
+        speeds = measure_speeds(loaded_model.sequence).to_dict()
         return {"model": id} | speeds | {"python": snippets.of_model(loaded_model.entry, measure_speeds)}
 
     return Json(await run_model(studio, request, id, measure))

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from torch import Tensor
 
 from heedful.classroom.studio import snippets, tokens
-from heedful.classroom.studio.jobs import Report, Ticket, check_waiting, run_while_connected, stream_job
+from heedful.classroom.studio.jobs import Report, Ticket, run_while_connected, stream_job
 from heedful.classroom.studio.responses import cut_tensor, tensor_response
 from heedful.classroom.studio.trace_builder import TraceBuilder, TraceRequest, trace_words
 from heedful.classroom.studio.traces import Client, Here, Look, Seen, Studio, Trace
@@ -147,7 +147,7 @@ def effects(look: Seen, studio: Here, group: str, mean: bool = False, client: Cl
             heads = {path: trace.shapes[f"{path}.pattern"][0] for path in chosen.layers}
             changes: dict[str, list[float]] = {path: [] for path in heads}
             model, usual = loaded_model.sequence, trace.given if mean else None
-            each = each_head_effect(model, trace.given, heads, mean=usual, checkpoint=check_waiting)
+            each = each_head_effect(model, trace.given, heads, mean=usual)
             for done, (path, _, change) in enumerate(each, 1):
                 changes[path].append(change)
                 report({"event": "progress", "done": done, "of": sum(heads.values())})

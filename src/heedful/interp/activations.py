@@ -19,13 +19,14 @@ from torch import Tensor
 
 from heedful.core.errors import InputError
 from heedful.core.padding import pad_rows, valid_mask
+from heedful.core.progress import report_progress
 from heedful.interp.inputs import (
     Input,
     Text,
     check_names,
+    check_texts,
     reading,
     run_batch,
-    with_progress,
     word_head,
 )
 from heedful.interp.observe.prediction import is_causal, predicts, special_ids
@@ -98,9 +99,7 @@ def prepare_inputs(
 
     An encoder-decoder writes a target for each, but for `source_only`, where nobody looks at its decoder.
     """
-    if isinstance(texts, str | Tensor | Input) or not len(texts):
-        what = "none" if not isinstance(texts, str | Tensor | Input) else f"one {type(texts).__name__}"
-        raise InputError(f"a list of texts is needed; got {what}", hint='give several: ["…", "…"]')
+    check_texts(texts)
     target = [model.start_token] if source_only and isinstance(model, Seq2Seq) else None
     inputs = [reading(model, text, target) for text in texts]
     return [
@@ -112,11 +111,15 @@ def prepare_inputs(
 
 
 def make_batches(inputs: Sequence[Input], max_tokens: int = MAX_TOKENS) -> Iterator[InputBatch]:
-    """Yield batches of inputs of alike lengths, the longest first, each of about `max_tokens` tokens."""
+    """Yield batches of inputs of alike lengths, the longest first, each of about `max_tokens` tokens.
+
+    Progress is reported before each batch and at the end.
+    """
     width = lambda i: max(inputs[i].ids.shape[1], inputs[i].read.shape[1])
     order = sorted(range(len(inputs)), key=width, reverse=True)
     first = 0
     while first < len(order):
+        report_progress("texts", first, len(order))
         rows = max(1, max_tokens // width(order[first]))
         index = tuple(order[first : first + rows])
         # What has types, or has none, stays together.
@@ -127,6 +130,7 @@ def make_batches(inputs: Sequence[Input], max_tokens: int = MAX_TOKENS) -> Itera
         targets = [t for i in some if (t := i.target) is not None]
         yield InputBatch(index, some, *_pad([i.ids for i in some]), *(_pad(targets) if targets else ()))
         first += count
+    report_progress("texts", first, len(order))
 
 
 def token_rows(value: Tensor, axis: int | None, name: str = "this value") -> Tensor:
@@ -189,8 +193,7 @@ def collect_activations(
     source_only = all(name.startswith(SOURCE_SIDE) for name in names)
     inputs = prepare_inputs(model, texts, max_length=max_length, source_only=source_only)
     by_text: dict[str, dict[int, tuple[Tensor, ...]]] = {name: {} for name in names}
-    batches = make_batches(inputs, max_tokens)
-    for batch in with_progress(batches, "texts", len(inputs), lambda batch: len(batch.inputs)):
+    for batch in make_batches(inputs, max_tokens):
         watch = EarlyWatch(*names, detach=True)
         with contextlib.suppress(EndPass):
             batch.run(model, watch)
@@ -250,8 +253,8 @@ def mean_loss(
     """Return the mean −log p of the next token over all tokens of many texts, in nats."""
     check_predicts_next(model)
     inputs = prepare_inputs(model, texts, max_length=max_length)
-    total, count, batches = 0.0, 0, make_batches(inputs)
-    for batch in with_progress(batches, "texts", len(inputs), lambda batch: len(batch.inputs)):
+    total, count = 0.0, 0
+    for batch in make_batches(inputs):
         logp, (ids, valid) = F.log_softmax(batch.run(model, watch)[:, :-1].float(), -1), batch.read
         losses = -logp.gather(-1, ids[:, 1:, None])[..., 0][valid[:, 1:]]
         total, count = total + float(losses.double().sum()), count + len(losses)

@@ -19,14 +19,13 @@ from torch import Tensor
 
 from heedful.core.checks import check_choice, check_integer
 from heedful.core.errors import InputError
+from heedful.interp.activations import prepare_inputs
 from heedful.interp.inputs import (
     Input,
     Result,
     Text,
     answer_id,
     choices,
-    ids_of,
-    is_pair,
     position_of,
     reading,
     token_vectors,
@@ -215,17 +214,14 @@ def gradient_by_distance(
     """
     for name, number in (("length", length), ("samples", samples)):
         check_integer(name, number)
-    draw, types = torch.Generator().manual_seed(seed), None
+    draw = torch.Generator().manual_seed(seed)
     if text is None and model.processor is not None:
         raise InputError(
             "random tokens cannot replace an image or a sound", hint="give one: reading(model, image)"
         )
     if text is None:
-        ids = torch.randint(0, model.tables["tokens"].vocab, (1, length), generator=draw).to(model.device)
-    else:
-        given = reading(model, text) if is_pair(text) else text
-        ids = given.ids if isinstance(given, Input) else ids_of(model, given)
-        types = given.types if isinstance(given, Input) else None
+        text = torch.randint(0, model.tables["tokens"].vocab, (length,), generator=draw)
+    (given,) = prepare_inputs(model, [text], source_only=True)
     assert isinstance(model, (LM, Seq2Seq))
     with torch.enable_grad(), evaluation_mode(model):
         leaves: list[Tensor] = []
@@ -236,9 +232,9 @@ def gradient_by_distance(
 
         watch = Watch(edit={"embed.output": leaf})
         if isinstance(model, LM):
-            hidden = model.encode(ids, types=types, watch=watch)
+            hidden = model.encode(given.ids, types=given.types, watch=watch)
         else:
-            hidden = model.encode(ids, watch=watch)
+            hidden = model.encode(given.ids, watch=watch)
         last = hidden[0, -1]
         total = torch.zeros(
             leaves[0].shape[1], dtype=torch.float64

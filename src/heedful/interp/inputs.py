@@ -7,7 +7,7 @@ things by their names: a token by its text, an answer by its label, a part by it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
@@ -126,13 +126,10 @@ def probe_input(model: Model) -> Input:
     check_one_input(model)
     if isinstance(model, MediaLM):
         return reading(model, model.embed.blank(1, 1))
-    vocab = min(table.vocab for table in model.tables.values())
-    if isinstance(model, Seq2Seq) and isinstance(model.embed, MediaEmbedding):
-        return reading(model, model.embed.blank(1, 1), [min(i, vocab - 1) for i in (5, 6)])
-    ids = torch.tensor([[min(i, vocab - 1) for i in (5, 6, 7)]], device=model.device)
-    if isinstance(model, Seq2Seq):
-        return Input(ids, names_of(model, ids), ids[:, :2], names_of(model, ids[:, :2]))
-    return Input(ids, names_of(model, ids))
+    largest = min(table.vocab for table in model.tables.values()) - 1
+    ids = [min(i, largest) for i in (5, 6, 7)]
+    source = model.embed.blank(1, 1) if isinstance(model.embed, MediaEmbedding) else ids
+    return reading(model, source, ids[:2] if isinstance(model, Seq2Seq) else None)
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -144,6 +141,14 @@ def check_names(names: Sequence[str]) -> None:
         if not isinstance(name, str):
             hint = "model.names() lists them, such as 'blocks.3.output'"
             raise InputError(f"the name of a value is a text; got {name!r}", hint=hint)
+
+
+def check_texts(texts: Any, what: str = "texts") -> None:
+    """Raise InputError for one text, whose letters would else be taken for texts, and for no text."""
+    if isinstance(texts, str | Tensor | Input) or (isinstance(texts, Sized) and not len(texts)):
+        raise InputError(
+            f"{what} must be a list of texts; got {texts!r:.60}", hint='give several: ["…", "…"]'
+        )
 
 
 def is_pair(text: Any) -> bool:
@@ -373,16 +378,12 @@ def layer_names(model: Model, *, predicting: bool = False) -> list[str]:
 Item = TypeVar("Item")
 
 
-def with_progress(
-    items: Iterable[Item], unit: str, total: int, size: Callable[[Item], int] = lambda _: 1
-) -> Iterator[Item]:
-    """Yield the items, and report how many units are done before each of them and at the end."""
-    count = 0
-    for item in items:
-        report_progress(unit, count, total)
+def with_progress(items: Iterable[Item], unit: str, total: int) -> Iterator[Item]:
+    """Yield the items, and report how many are done before each of them and at the end."""
+    for done, item in enumerate(items):
+        report_progress(unit, done, total)
         yield item
-        count += size(item)
-    report_progress(unit, count, total)
+    report_progress(unit, total, total)
 
 
 # All results of this package become JSON in the same way.

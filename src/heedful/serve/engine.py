@@ -19,7 +19,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from enum import Enum
 from itertools import islice
 from typing import Any
 
@@ -39,12 +38,7 @@ MANY_STREAMS, MERGE_SECONDS = 8, 0.05
 log = logging.getLogger("heedful.serve")
 
 Compute = Callable[[Sequence[Any]], Sequence[Any]]  # one result for each row
-
-
-class Mark(Enum):
-    """Markers that a job's queue carries besides its items."""
-
-    END = "end"
+END = object()  # stands behind the last item of a job's queue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +130,7 @@ class EngineJob:
     async def collect(self) -> list[Any]:
         """All items to the end."""
         items: list[Any] = []
-        while not items or items[-1] is not Mark.END:
+        while not items or items[-1] is not END:
             items += await self.next()
         return items[:-1]
 
@@ -344,7 +338,7 @@ class Engine:
         """Hand on a job's end, or its failure. In the engine's thread."""
         if error is not None and not isinstance(error, HeedfulError):
             log.error("%s failed", job.label, exc_info=error)
-        self.outbox[job].append(Mark.END if error is None else as_openai_error(error))
+        self.outbox[job].append(END if error is None else as_openai_error(error))
         if job in self.running:
             self.running.remove(job)
 

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 import heedful
 from heedful.decode.rows import Piece
 from heedful.models.base import LM
-from heedful.serve.engine import EngineJob, Mark, Work
+from heedful.serve.engine import END, EngineJob, Work
 from heedful.serve.json_response import Json, json_bytes
 from heedful.serve.openai_errors import Gone, OpenAIError
 from heedful.serve.openai_requests import CompletionRequest, RequestFields
@@ -342,7 +342,7 @@ class Events(Response):
                     await self.send_events(send, await asyncio.to_thread(self.render_events, items))
                 else:
                     await self.send_events(send, self.render_events(items))
-                if items and items[-1] is Mark.END:
+                if items and items[-1] is END:
                     break
                 items = await self.job.next(PING_SECONDS)
             await self.send_events(send, [*map(json_bytes, self.builder.closing()), b"[DONE]"])
@@ -353,7 +353,7 @@ class Events(Response):
         return reason
 
     def render_events(self, items: list[Any]) -> list[bytes]:
-        return [json_bytes(chunk) for chunk in self.builder.chunks(i for i in items if i is not Mark.END)]
+        return [json_bytes(chunk) for chunk in self.builder.chunks(i for i in items if i is not END)]
 
     async def send_events(self, send: Send, events: Iterable[bytes]) -> None:
         body = b"".join([b"data: " + event + b"\n\n" for event in events])

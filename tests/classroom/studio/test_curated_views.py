@@ -255,9 +255,9 @@ def test_whole_words_have_no_marks_and_are_no_pieces() -> None:
 
     words = ["the", '"no,', "world.", "well-known", "it’s", "##ing", "[MASK]", "mr.", "42", "château"]
     table = Word2Vec(words, np.ones((len(words), 2), np.float32))
-    assert [words[i] for i in whole_words(table)] == ["the", "well-known", "it’s", "château"]
+    assert [words[i] for i in whole_words(table.words)] == ["the", "well-known", "it’s", "château"]
     marked = Word2Vec(["Ġthe", "ing", "Ġ.", "<s>", "ĠParis", "Ġp"], np.ones((6, 2), np.float32))
-    assert whole_words(marked) == [0, 4]
+    assert whole_words(marked.words) == [0, 4]
 
 
 def test_a_word_of_prose_is_near_words_that_are_used_alike(bundled: TestClient) -> None:

@@ -9,8 +9,8 @@ from torch import Tensor
 from heedful import Watch
 from heedful.core.errors import InputError
 from heedful.core.progress import call_between_steps
-from heedful.interp import inputs
 from heedful.interp.inputs import Input, choices, reading
+from heedful.interp.intervene import comparison
 from heedful.interp.intervene.comparison import CounterfactualPair, PatchingResult
 from heedful.interp.intervene.patching import activation_patching, patch
 from heedful.models.base import Model, Seq2Seq
@@ -129,7 +129,7 @@ def test_patching_reports_how_far_it_is_and_may_be_stopped(monkeypatch: pytest.M
     right, wrong = answers(model, *given)
     calls: list[tuple[str, int, int]] = []
     with monkeypatch.context() as patched:
-        patched.setattr(inputs, "report_progress", lambda *report: calls.append(report))
+        patched.setattr(comparison, "report_progress", lambda *report: calls.append(report))
         activation_patching(model, *given, right, wrong, rows=2)
     assert calls[0] == ("patches", 0, 8)  # the first token is the same in both, so two patches are not run
     assert calls[-1] == ("patches", 8, 8)

@@ -97,7 +97,7 @@ def test_other_settings_fewer_texts_and_damage_are_refused(tmp_path: Path) -> No
     with pytest.raises(NotFound):
         ActivationStore(tmp_path / "none")
     with pytest.raises(InputError, match="no text"):
-        save_activations(model, [], NAMES, tmp_path / "empty")
+        save_activations(model, iter(()), NAMES, tmp_path / "empty")
     store.shards[-1].write_bytes(b"nothing")
     with pytest.raises(CorruptFile):
         ActivationStore(tmp_path)

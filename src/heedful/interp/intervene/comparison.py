@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from heedful.core.errors import InputError, nearest
+from heedful.core.progress import report_progress
 from heedful.interp.inputs import (
     Input,
     Result,
@@ -29,7 +30,6 @@ from heedful.interp.inputs import (
     position_of,
     reading,
     stack_of,
-    with_progress,
 )
 from heedful.models.base import LM, Model, State, evaluation_mode
 from heedful.models.calls import advance, positions
@@ -312,9 +312,12 @@ class InterventionRunner:
         causal = isinstance(self.model, LM) and self.model.causal and self.head.positions is not None
         words = {change.name.rpartition(".")[2] for changes in rows for change in changes}
         self.continues = causal and words <= {*ONWARD} and all(self._layer(changes) >= 0 for changes in rows)
-        scores = torch.zeros(len(rows), dtype=torch.float64)
-        for batch in with_progress(self._batches(rows), "patches", len(rows), len):
+        scores, done = torch.zeros(len(rows), dtype=torch.float64), 0
+        for batch in self._batches(rows):
+            report_progress("patches", done, len(rows))
             scores[batch] = score(self._run_batch([rows[i] for i in batch])).double().cpu()
+            done += len(batch)
+        report_progress("patches", done, len(rows))
         return scores
 
     def _batches(self, changes: Sequence[Changes]) -> Iterator[list[int]]:

@@ -25,7 +25,6 @@ from heedful.interp.intervene.comparison import (
     Intervention,
     Patch,
     PatchingResult,
-    Write,
     all_patches,
     both_inputs,
     collect,
@@ -123,22 +122,21 @@ def activation_patching(
     entries = lambda seen, one: select_entries(seen[one.name], one, clean_values.positions[one.name])
     differs = lambda one: not torch.equal(entries(clean_values, one), entries(corrupt_values, one))
     run = [i for i, one in enumerate(patches) if differs(one)]
-    change = lambda one: Intervention(one.name, one.position, patch_writer(clean_values, one))
     restored = torch.zeros(len(patches), dtype=torch.float64)
-    restored[run] = comparison.measure([change(patches[i]) for i in run], rows)
+    restored[run] = comparison.measure([put_back(clean_values, patches[i]) for i in run], rows)
     ends = comparison.best, comparison.worst
     return collect(what, "exact", comparison.clean, patches, restored, *ends)
 
 
-def patch_writer(clean: Watch, patch: Patch) -> Write:
-    """Return what writes a patch into rows."""
+def put_back(clean: Watch, patch: Patch) -> Intervention:
+    """Return the change that writes a patch, as it is in the clean run, into rows."""
     value, axis = clean[patch.name], clean.positions[patch.name]
 
     def write(rows: Tensor, first: int) -> None:
         source = value if axis is None or not first else value.narrow(axis, first, value.shape[axis] - first)
         select_entries(rows, patch, axis, first).copy_(select_entries(source, patch, axis, first))
 
-    return write
+    return Intervention(patch.name, patch.position, write)
 
 
 def causal_trace(

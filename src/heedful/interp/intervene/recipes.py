@@ -45,7 +45,7 @@ from heedful.interp.intervene.comparison import (
     names_to_patch,
 )
 from heedful.interp.intervene.nodes import Node, NodeTable
-from heedful.interp.intervene.patching import patch_writer
+from heedful.interp.intervene.patching import put_back
 from heedful.interp.intervene.steering import Continuation, continuations
 from heedful.models.base import LM, Model
 from heedful.nn.block import SandwichBlock
@@ -88,8 +88,7 @@ def noise_trace(
     for one in patches:
         middle = names.index(one.name)
         around = names[max(0, middle - window // 2) : middle - window // 2 + window]
-        writers = {name: patch_writer(clean, one._replace(name=name)) for name in around}
-        rows.append([Intervention(name, one.position, write) for name, write in writers.items()])
+        rows.append([put_back(clean, one._replace(name=name)) for name in around])
     chance = lambda choices: choices.softmax(-1)[:, chosen]
     best, worst, restored = float(chances[chosen]), 0.0, torch.zeros(len(rows), dtype=torch.float64)
     for sample in with_progress(added, "samples", samples):

@@ -20,7 +20,7 @@ from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
 from heedful.decode.loop import generate
 from heedful.interp.activations import Texts, TokenWatch, collect_activations, text_vectors
-from heedful.interp.inputs import Input, Result, Text, check_names, choices, names_of, reading
+from heedful.interp.inputs import Input, Result, Text, check_names, check_texts, choices, names_of, reading
 from heedful.interp.observe.prediction import default_position
 from heedful.models.base import Model
 from heedful.nn.context import Watch
@@ -41,17 +41,12 @@ def steering_vector(
     """
     check_choice("tokens", tokens, ("all", "last"))
     for side, listed in (("positive texts", positive_texts), ("negative texts", negative_texts)):
-        _check_texts(listed, side)
+        check_texts(listed, f"the {side}")
     texts = [*positive_texts, *negative_texts]
     activations = collect_activations(model, texts, [name])[name]
     (vectors,) = text_vectors(model, [activations], "last" if tokens == "last" else "mean")
     count = len(positive_texts)
     return vectors[:count].mean(0) - vectors[count:].mean(0)
-
-
-def _check_texts(texts: Texts, role: str) -> None:
-    if isinstance(texts, str | Tensor) or not len(texts):
-        raise InputError(f"the {role} must be a list of texts", hint='give several: ["…", "…"]')
 
 
 def steer(
@@ -116,12 +111,10 @@ class LogitChange(Result):
 
 
 @torch.no_grad()
-def logit_change(
-    model: Model, text: Text | Input, watch: Watch, target: Text | None = None, *, position: int | None = None
-) -> LogitChange:
-    """Return what a watch that steers does to the prediction at a position, by default the last."""
-    given = reading(model, text, target)
-    at = default_position(model, given) if position is None else position
+def logit_change(model: Model, text: Text | Input, watch: Watch) -> LogitChange:
+    """Return what a watch that steers does to the next prediction, or to that of the mask."""
+    given = reading(model, text)
+    at = default_position(model, given)
     logp = [choices(model, given.run(model, w), at)[0].float().log_softmax(-1).cpu() for w in (None, watch)]
     return LogitChange(given.names, at, *logp)
 
@@ -141,7 +134,7 @@ def continuations(model: Model, prompts: Sequence[str], watch: Watch, **settings
     All prompts are one batch. Both texts are computed step by step in the same way, so that they differ by
     what the watch does alone.
     """
-    _check_texts(prompts, "prompts")
+    check_texts(prompts, "the prompts")
     plain = generate(model, list(prompts), fast=False, **settings)
     steered = generate(model, list(prompts), watch=watch, **settings)
     return [Continuation(*texts) for texts in zip(prompts, plain, steered, strict=True)]

@@ -20,7 +20,7 @@ from torch import Tensor
 from heedful.core.errors import ConfigError, CorruptFile, InputError, nearest
 from heedful.core.files import missing_file, open_atomically
 from heedful.interp.activations import MAX_TOKENS, Activations, collect_activations, prepare_inputs
-from heedful.interp.inputs import Input, Text, check_names
+from heedful.interp.inputs import Input, Text, check_names, check_texts
 from heedful.models.base import Model
 
 COLUMNS = ("ids", "text", "position")
@@ -98,8 +98,7 @@ def save_activations(
     from safetensors.torch import save
 
     check_names(names)
-    if isinstance(texts, str | Tensor | Input):
-        raise InputError(f"texts must be a list; got {texts!r:.60}", hint="give several, or [one]")
+    check_texts(texts)
     folder, texts = Path(folder), iter(texts)
     parameters = sum(p.numel() for p in model.parameters())
     settings = {

@@ -31,6 +31,7 @@ from heedful.interp.observe.prediction import predicts
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.block import SandwichBlock
 
+BINS = 20  # of a histogram
 # The stream, and what embeddings, layers and parts add to it; a norm's output is read and not added.
 STREAM = re.compile(r"(\w*embed|\w+\.\d+)\.output|\w+\.\d+\.(input|after_\w+|(?!\w*norm\.)\w+\.output)")
 
@@ -59,7 +60,7 @@ class FeatureDescription(Result):
 @torch.no_grad()
 def describe_features(
     model: Model, dictionary: Dictionary, texts: Texts | Activations, features: Sequence[int], *,
-    count: int = 10, context: int = 6, bins: int = 20,
+    count: int = 10, context: int = 6,
 ) -> list[FeatureDescription]:  # fmt: skip
     """Describe features by what they do on texts, and by their directions.
 
@@ -76,7 +77,7 @@ def describe_features(
         active = active[active > 0]
         edges, counts = Tensor(), Tensor()
         if len(active):
-            counts, edges = torch.histogram(active, bins, range=(0.0, float(active.max())))
+            counts, edges = torch.histogram(active, BINS, range=(0.0, float(active.max())))
         close = directions @ directions[feature]
         close[feature] = -torch.inf
         near = close.topk(min(count, len(close) - 1))

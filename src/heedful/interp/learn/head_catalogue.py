@@ -130,20 +130,19 @@ def catalogue_heads(
         if repeats and isinstance(model, LM) and model.processor is None
         else []
     )
-    rows: dict[str, list[list[Tensor]]] = {score: [] for score in SCORES}
+    rows: dict[str, list[Tensor]] = {score: [] for score in SCORES}
     chances: dict[str, list[float]] = {score: [] for score in SCORES}
     heads: tuple[tuple[str, int], ...] = ()
-    batches = [(is_text, batch) for is_text, given in ((True, inputs), (False, twice))
-               for batch in make_batches(given, MAX_TOKENS)]  # fmt: skip
-    total = len(inputs) + len(twice)
-    for is_text, batch in with_progress(batches, "sequences", total, lambda item: len(item[1].inputs)):
+    kinds = ((True, inputs), (False, twice))
+    batches = ((is_text, batch) for is_text, given in kinds for batch in make_batches(given, MAX_TOKENS))
+    for is_text, batch in batches:
         patterns = _patterns(model, batch)
         heads = tuple((part, h) for part, p in patterns.items() for h in range(p.shape[1]))
         for row, one in enumerate(batch.inputs):
-            for score, by_part in _score_row(model, one, patterns, row, is_text).items():
-                rows[score].append([values for values, _ in by_part])
-                chances[score].append(math.fsum(c for _, c in by_part) / len(by_part))
-    values = {score: torch.stack([torch.cat(r) for r in listed]) for score, listed in rows.items() if listed}
+            for score, (shares_of_heads, chance) in _score_row(model, one, patterns, row, is_text).items():
+                rows[score].append(shares_of_heads)
+                chances[score].append(chance)
+    values = {score: torch.stack(listed) for score, listed in rows.items() if listed}
     measured = {score: v for score, v in values.items() if not bool(v.isnan().all())}
     mean = lambda listed: math.fsum(c for c in listed if c == c) / max(1, sum(c == c for c in listed))
     return HeadCatalogue(heads, measured, {score: mean(chances[score]) for score in measured}, seed)
@@ -162,8 +161,8 @@ def _patterns(model: Model, batch: InputBatch) -> dict[str, Tensor]:
 
 def _score_row(
     model: Model, inputs: Input, patterns: dict[str, Tensor], row: int, is_text: bool
-) -> dict[str, list[tuple[Tensor, float]]]:
-    """Return scores of one sequence: for each part those of its heads (H,), and the score of chance."""
+) -> dict[str, tuple[Tensor, float]]:
+    """Return scores of one sequence: those of all heads, (heads,), and the mean score of chance."""
     scores: dict[str, list[tuple[Tensor, float]]] = {}
     for path, several in patterns.items():
         ids = inputs.ids[0] if path.startswith("encoder") else inputs.read[0]
@@ -175,7 +174,10 @@ def _score_row(
             keys.pop("next", None)
         for score, (queries, looked) in keys.items():
             scores.setdefault(score, []).append(_share(p, queries, looked, looks_ahead))
-    return scores
+    return {
+        score: (torch.cat([values for values, _ in parts]), math.fsum(c for _, c in parts) / len(parts))
+        for score, parts in scores.items()
+    }
 
 
 def _share(p: Tensor, queries: Tensor, keys: Tensor, looks_ahead: bool) -> tuple[Tensor, float]:

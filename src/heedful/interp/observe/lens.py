@@ -10,7 +10,7 @@ unexpected each token is to the model, in bits, and `neighbours` finds the token
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -98,12 +98,18 @@ def logit_lens(model: Model, text: Text | Input, target: Text | None = None) -> 
 
     (nostalgebraist 2020.) A layer whose vectors have another width than the last one's is left out.
     """
-    given, names = reading(model, text, target), layer_names(model, predicting=True)
-    watch = given.record(model, *names)
-    width = watch[names[-1]].shape[-1]
-    names = [name for name in names if watch[name].shape[-1] == width]
-    logits = read_out(model, torch.cat([watch[name] for name in names]))  # a row for each layer
-    return Lens(model, tuple(n.removesuffix(".output") for n in names), given.names, logits)
+    return _read_layers(model, reading(model, text, target), lambda layer, x: x)
+
+
+def _read_layers(model: Model, inputs: Input, translate: Callable[[int, Tensor], Tensor]) -> Lens:
+    """Read out every layer as wide as the last, after `translate`, which the last needs not."""
+    names = layer_names(model, predicting=True)
+    watch = inputs.record(model, *names)
+    last = watch[names[-1]]
+    names = [name for name in names if watch[name].shape[-1] == last.shape[-1]]
+    rows = [translate(layer, watch[name]) for layer, name in enumerate(names[:-1])]
+    logits = read_out(model, torch.cat([*rows, last]))
+    return Lens(model, tuple(name.removesuffix(".output") for name in names), inputs.names, logits)
 
 
 @dataclass(frozen=True)
@@ -304,12 +310,7 @@ def tuned_lens(model: Model, text: Text | Input, lens: TunedLens, target: Text |
             f"the lens was trained on {len(lens.names)} layers of {lens.dim} entries",
             hint=f"this model has {len(names)}: train one for it",
         )
-    inputs, watch = reading(model, text, target), Watch(*names)
-    final = inputs.run(model, watch)
-    logits = [read_out(model, lens.translate(i, watch[name]))[0] for i, name in enumerate(names)]
-    last = layer_names(model, predicting=True)[-1]
-    layers = tuple(name.removesuffix(".output") for name in (*names, last))
-    return Lens(model, layers, inputs.names, torch.stack([*logits, final[0]]))
+    return _read_layers(model, reading(model, text, target), lens.translate)
 
 
 def lens_divergence(lens: Lens) -> Tensor:

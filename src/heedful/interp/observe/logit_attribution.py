@@ -85,15 +85,6 @@ class LogitAttribution(Result):
             raise InputError(f"no part {name!r}", hint=f"there are {', '.join(self.names[:8])} …")
         return float(self.values[self.names.index(name)])
 
-    def by_block(self) -> dict[str, float]:
-        """Return the shares of the embedding, of each block and of the biases."""
-        out: dict[str, float] = {}
-        for name, value in zip(self.names, self.values.tolist(), strict=True):
-            words = name.split(".")
-            block = words[0] if "embed" in words[0] else ".".join(words[:2])
-            out[block] = out.get(block, 0.0) + value
-        return out
-
     def by_token(self) -> Tensor:
         """Return the share of every token (T,): what heads brought from it, and at `position` all else."""
         over_source = {path for path in self.sources if path.endswith("cross")}

@@ -24,7 +24,7 @@ from heedful.nn.attention.attentive import Decoding
 from heedful.nn.attention.differential import DifferentialAttention
 from heedful.nn.attention.disentangled import DisentangledAttention, Distances, Neighbours
 from heedful.nn.attention.latent import LatentAttention
-from heedful.nn.attention.multi_head import Attention, BiasedAttention, CrossAttention
+from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.attention.relative import RelativeAttention
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, Part
@@ -55,6 +55,16 @@ MIXERS: tuple[tuple[str, tuple[type[Part], ...]], ...] = (
     ("convolution", (GatedConv, Neighbours)),
     ("attention", (Attention, LatentAttention, DisentangledAttention, DifferentialAttention)),
 )
+# The first that a model has says how it knows where a token stands; else the way its tokens mix does.
+POSITION_TYPES: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("sinusoidal", (Sinusoidal,)), ("learned", (Learned,)), ("alibi", (ALiBi,)),
+    ("disentangled", (DisentangledAttention,)), ("relative", (RelativeAttention,)),
+    ("buckets", (BucketBias,)), ("rotary", (Rotary, LatentAttention)), ("fading", (TimeMix,)),
+)  # fmt: skip
+ORDER_OF_MIXERS = {
+    "recurrence": "recurrence", "state space": "state space", "delta rule": "delta rule",
+    "gated linear attention": "decay", "convolution": "convolution",
+}  # fmt: skip
 NOTES = {
     "recurrence": "order comes from its recurrence: each state is made from the one before",
     "state space": "order comes from its state: h_t is made from h_(t−1), linearly",
@@ -162,30 +172,15 @@ def attention_groups(model: Model) -> list[AttentionGroup]:
 
 def position_type(model: Model) -> str:
     """Return how the model knows where a token stands."""
-    for embed in model.tables.values():
-        if isinstance(embed.position, Sinusoidal | Learned):
-            return "sinusoidal" if isinstance(embed.position, Sinusoidal) else "learned"
-    for stack in stacks_of(model).values():
-        if isinstance(stack.bias, ALiBi | BucketBias):
-            return "alibi" if isinstance(stack.bias, ALiBi) else "buckets"
     parts = [part for _, part in parts_of(model)]
-    if any(isinstance(p, DisentangledAttention) for p in parts):
-        return "disentangled"
-    if any(isinstance(p, RelativeAttention) for p in parts):
-        return "relative"
-    if any(isinstance(p, BiasedAttention) and isinstance(p.position_bias, BucketBias) for p in parts):
-        return "buckets"
-    if any(isinstance(p, LatentAttention) or getattr(p, "rotary", None) is not None for p in parts):
-        return "rotary"
-    if any(isinstance(p, TimeMix) for p in parts):
-        return "fading"
+    told: list[object] = [embed.position for embed in model.tables.values()]
+    told += [*(stack.bias for stack in stacks_of(model).values()), *parts]
+    told += [getattr(part, name, None) for part in parts for name in ("position_bias", "rotary")]
+    for kind, types in POSITION_TYPES:
+        if any(isinstance(one, types) for one in told):
+            return kind
     mixed = {mixer_of(part) for part in parts}
-    order = {
-        "recurrence": "recurrence", "state space": "state space", "delta rule": "delta rule",
-        "gated linear attention": "decay",
-        "convolution": "convolution",
-    }  # fmt: skip
-    return next((kind for by, kind in order.items() if by in mixed), "none")
+    return next((kind for by, kind in ORDER_OF_MIXERS.items() if by in mixed), "none")
 
 
 def order_note(model: Model) -> str:

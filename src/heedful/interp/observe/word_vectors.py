@@ -48,16 +48,11 @@ def vector_table(model: Model | Word2Vec, name: str = "input") -> Word2Vec:
     return Word2Vec.from_table(rows, words)
 
 
-def whole_words(table: Word2Vec) -> list[int]:
-    """Return the rows of a table that are words: letters, perhaps with a hyphen or an apostrophe inside.
+def whole_words(names: Sequence[str]) -> list[int]:
+    """Return which names of a vocabulary are words: letters, perhaps with a hyphen or an apostrophe inside.
 
     Where a vocabulary marks the beginning of words, a word has that mark; a piece that goes on has none.
     """
-    return find_word_rows(table.words)
-
-
-def find_word_rows(names: Sequence[str]) -> list[int]:
-    """Return which names of a vocabulary are words, by the rule of `whole_words`."""
     marked = any(name[:1] in ("Ġ", "▁", " ") and len(name) > 1 for name in names)
     word = re.compile(r"[Ġ▁ ]([^\W\d_]{2,}|[aAI])" if marked else r"[^\W\d_]+(['’-][^\W\d_]+)*")
     return [row for row, name in enumerate(names) if word.fullmatch(name)]
@@ -65,7 +60,7 @@ def find_word_rows(names: Sequence[str]) -> list[int]:
 
 def frequent_words(names: Sequence[str], count: int) -> list[int]:
     """Return the rows that a map without a choice of words shows: whole words, if they are enough for one."""
-    rows = find_word_rows(names)
+    rows = whole_words(names)
     return (rows if len(rows) > 2 else list(range(len(names))))[:count]
 
 

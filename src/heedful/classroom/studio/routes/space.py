@@ -106,8 +106,8 @@ def space_map(
 
     points_map = loaded_model.run(make if method == "pca" else make_once)
     choice = repr([p["text"] for p in points_map["points"]])
-    if not chosen and len(whole_words(rows)) > 2:
-        choice = f"[vectors.words[row] for row in whole_words(vectors)[:{count}]]"
+    if not chosen and len(whole_words(rows.words)) > 2:
+        choice = f"[vectors.words[row] for row in whole_words(vectors.words)[:{count}]]"
     options = f"{method!r}, {dims}, perplexity={perplexity}, seed={seed}"
     lines = f"print(project(unit_rows(vectors, {choice}), {options}).points)"
     imports = snippets.import_lines(unit_rows, whole_words, project)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.core.errors import ARGUMENT, HeedfulError, InputError, MissingPackage
+from heedful.core.errors import ARGUMENT, HeedfulError, InputError, MissingPackage, count_of
 from heedful.core.lazy import EXTRAS, import_optional
 
 SOURCES = Path(__file__).parents[2] / "src" / "heedful"
@@ -147,3 +147,20 @@ def test_an_error_travels_between_processes() -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.argument, copy.allowed) == (str(error), "scheme", ("int8",))
     assert isinstance(copy, HeedfulError)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ((1, "columns"), "1 column"),
+        ((2000, "columns"), "2,000 columns"),
+        ((0, "classes"), "0 classes"),
+        ((1, "classes"), "1 class"),
+        ((1, "rows", "are"), "1 row is"),
+        ((1, "rows", "were", 3), "1 of 3 rows was"),
+        ((2, "rows", "have", 3), "2 of 3 rows have"),
+        ((1, "rows", "have", 1), "1 of 1 row has"),
+    ],
+)
+def test_a_count_agrees_with_its_noun_and_verb(given: tuple[int, str], text: str) -> None:
+    assert count_of(*given) == text

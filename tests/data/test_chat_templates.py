@@ -180,4 +180,4 @@ def test_an_answer_whose_prompt_the_template_writes_otherwise_is_counted_and_not
     ours.chat_template = TEMPLATES["thinking"]
     batches = data.chats([CHATS["two users, two assistants"]], ours, length=512, batch=1)
     assert batches.row_count == 1
-    assert "1 answer of 2 is not learnt" in batches.notes[0]
+    assert "1 of 2 answers is not learnt" in batches.notes[0]

@@ -37,7 +37,7 @@ def test_a_long_prompt_loses_its_beginning_and_says_so(file: Path) -> None:
     made = completion(file, tokenizer, length=6, batch=2, truncate=True)
     rows = [tokenizer.decode(r).rstrip("$") for batch in made.once() for r in batch.tokens.tolist()]
     assert rows == ["ab cd", "fgh xy"]
-    assert "1 of 2 rows were cut to 6 tokens" in made.notes[0]
+    assert "1 of 2 rows was cut to 6 tokens" in made.notes[0]
 
 
 def test_a_space_parts_prompt_and_answer_only_where_there_is_none(tmp_path: Path) -> None:

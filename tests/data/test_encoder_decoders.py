@@ -142,7 +142,7 @@ def test_pairs_with_an_empty_side_are_left_out_and_counted(tmp_path: Path) -> No
     (tmp_path / "a").write_text("one\n\nthree\n")
     (tmp_path / "b").write_text("x\ny\nz\n")
     batches = data.parallel((tmp_path / "a", tmp_path / "b"), Letters(), batch=4)
-    assert batches.notes == ("1 of 3 pairs have an empty side and are left out",)
+    assert batches.notes == ("1 of 3 pairs is left out because one side is empty",)
     assert [b.extra["row"].tolist() for b in batches.once()] == [[0, 2]]
 
 

@@ -52,7 +52,7 @@ def test_texts_that_are_missing_empty_or_too_long_are_refused(tmp_path: Path) ->
     make = lambda texts, **more: data.image_text(
         [draw_text("1")] * 2, texts, model.tokenizer, model.image_processor, **more
     )
-    with refused(InputError, "2 images and 1 texts"):
+    with refused(InputError, "2 images and 1 text"):
         make(["1"])
     with refused(InputError, "image 1 is empty"):
         make(["1", ""])

@@ -94,5 +94,5 @@ def test_long_documents_are_refused_or_cut_openly_when_not_packed(path: Path) ->
     with refused(InputError, "1 of 4", 10, 26, hint="packed=True"):
         data.text(path, Letters(), **more)
     batches = data.text(path, Letters(), **more, truncate=True)
-    assert batches.notes == ("1 of 4 documents were cut to 10 tokens; 16 tokens are not read",)
+    assert batches.notes == ("1 of 4 documents was cut to 10 tokens; 16 tokens are not read",)
     assert max(b.tokens.shape[1] for b in batches.once()) == 10

@@ -166,7 +166,7 @@ def test_broken_tables_are_named(tmp_path: Path) -> None:
     write = lambda name, text: (tmp_path / name).write_text(text) and tmp_path / name
     with refused(InputError, "'txt'", hint="'text'"):
         list(Table(write("t.csv", "text,label\na,b\n")).rows("txt"))
-    with refused(InputError, "line 3", "1 columns", 2):
+    with refused(InputError, "line 3", "1 column instead of 2"):
         list(Table(write("t.csv", "text,label\na,b\nc\n")).rows("text"))
     with refused(InputError, "line 2", "no quote ends it", hint="quote"):
         list(Table(write("t.csv", 'text,label\n"a,b\nc,d\n')).rows("text"))

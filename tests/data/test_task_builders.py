@@ -65,7 +65,7 @@ def test_two_texts_get_types_and_are_cut_from_the_longer_one(tmp_path: Path, wor
     ids, types = words.encode_pair("the film was good", "a play")
     assert row.tokens[0].tolist() == ids
     assert row.types[0].tolist() == types
-    with refused(InputError, "1 of 1 pairs", "8 tokens"):
+    with refused(InputError, "1 of 1 pair", "8 tokens"):
         data.classify(file, words, **options, length=8)
     cut = data.classify(file, words, **options, length=8, truncate=True)
     assert by_row(cut)[0].tokens[0].tolist() == words.encode_pair("the film was", "a play")[0]
@@ -154,7 +154,7 @@ def test_iob1_and_bilou_become_bio_and_bio_stays(old: str, new: str) -> None:
 
 
 def test_ragged_lines_and_unknown_tags_are_named_by_line(tmp_path: Path, words: Words) -> None:
-    with refused(InputError, "line 2", "1 columns", 2):
+    with refused(InputError, "line 2", "1 column instead of 2"):
         data.tag(write(tmp_path / "t.conll", "a O\nb\n"), words)
     with pytest.raises(InputError, match="there is no 7"):
         data.tag(write(tmp_path / "t.conll", "a O\n"), words, column=7)
@@ -244,7 +244,7 @@ def test_answers_off_by_a_little_are_found_and_others_left_out_openly(tmp_path: 
         Question("2", "what ?", CONTEXT, (("film", 4),)),
     ]
     batches = data.answer(asked, words)
-    assert batches.notes == ("1 of 2 questions are left out: their answer is not in the text",)
+    assert batches.notes == ("1 of 2 questions is left out because the answer is not in the text",)
     assert batches.row_count == 1
 
 
@@ -291,7 +291,7 @@ def test_rows_of_like_length_are_learnt_in_one_batch(words: Words) -> None:
 def test_a_question_has_64_tokens_unless_more_are_asked_for(words: Words) -> None:
     asked = lambda count: [Question("1", "the " * count, CONTEXT, (("film", 4),))]
     assert data.answer(asked(64), words).row_count == 1
-    with refused(InputError, "1 of 1 questions", "64 tokens"):
+    with refused(InputError, "1 of 1 question", "64 tokens"):
         data.answer(asked(65), words)
 
 
@@ -305,7 +305,7 @@ def test_what_cannot_be_answered_about_is_refused(tmp_path: Path, words: Words) 
         data.answer(file, Letters())
     with pytest.raises(InputError, match="must be more than `?stride=128"):
         data.answer(file, words, length=100)
-    with refused(InputError, "1 of 1 questions", "2 tokens", "s.json"):
+    with refused(InputError, "1 of 1 question", "2 tokens", "s.json"):
         data.answer(file, words, question=2)
     empty = [write(tmp_path / f"{name}.json", '{"data": []}') for name in ("one", "two")]
     with refused(InputError, "one.json has no questions"):

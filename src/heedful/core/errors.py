@@ -136,6 +136,17 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in MEMORY_PHRASES)
 
 
+SINGULAR_VERBS = {"": "", "are": " is", "were": " was", "have": " has"}
+
+
+def count_of(count: int, units: str, verb: str = "", total: int | None = None) -> str:
+    """Return a number of units, with a verb if given: "1 row is", "2,000 rows are", "1 of 3 rows is"."""
+    one = units.removesuffix("es") if units.endswith("sses") else units.removesuffix("s")
+    named = one if (count if total is None else total) == 1 else units
+    verb = SINGULAR_VERBS[verb] if count == 1 else f" {verb}".rstrip()
+    return f"{count:,}{'' if total is None else f' of {total:,}'} {named}{verb}"
+
+
 def nearest(name: str, names: Iterable[str], count: int = 3, cutoff: float = 0.4) -> str:
     """The closest known names, ready for the end of an error message."""
     known = list(dict.fromkeys(names))

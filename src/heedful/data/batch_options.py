@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.core.checks import check_integer
-from heedful.core.errors import InputError, nearest
+from heedful.core.errors import InputError, count_of, nearest
 from heedful.core.padding import round_up
 from heedful.data.batch import Batch, Row, collate
 from heedful.data.batches import Batches, BucketedOrder, Indices, ShuffledOrder
@@ -77,9 +77,8 @@ class BatchOptions:
     def check_room(self, special: int, minimum: int = 1) -> int:
         """Return how many tokens of a row are left for text; raise an error below `minimum`."""
         if self.length - special < minimum:
-            raise InputError(
-                f"`length={self.length}` leaves no room for text next to {special} special tokens"
-            )
+            tokens = count_of(special, "special tokens")
+            raise InputError(f"`length={self.length}` leaves no room for text next to {tokens}")
         return self.length - special
 
     def check_lengths(
@@ -91,14 +90,15 @@ class BatchOptions:
         longer = lengths[lengths > limit]
         if not len(longer):
             return ()
-        count = f"{len(longer):,} of {len(lengths):,} {unit}"
+        count = lambda verb: count_of(len(longer), unit, verb, len(lengths))
+        most = count_of(limit, "tokens")
         if not self.truncate:
-            longest = f"are longer than {limit} tokens (the longest has {int(lengths.max()):,})"
             raise InputError(
-                f"{name}: {count} {longest}", hint=f"{hint}, or pass `truncate=True` to cut them"
+                f"{name}: {count('are')} longer than {most} (the longest has {int(lengths.max()):,})",
+                hint=f"{hint}, or pass `truncate=True` to cut them",
             )
-        lost = int((longer - limit).sum())
-        return (f"{count} were cut to {limit} tokens; {lost:,} tokens are not read",)
+        lost = count_of(int((longer - limit).sum()), "tokens", "are")
+        return (f"{count('were')} cut to {most}; {lost} not read",)
 
     def shuffle(self, count: int, name: str) -> ShuffledOrder:
         """Return the order of the rows of a file, of any length, drawn again every epoch."""

@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.core.errors import InputError
+from heedful.core.errors import InputError, count_of
 from heedful.data.batch import Batch, as_batch
 
 Indices = NDArray[np.int64]
@@ -272,7 +272,8 @@ class IterableBatches:
                 self._batch = as_batch(next(self._iterator))
             except StopIteration:
                 if self._count == self._starts:  # the last pass gave nothing
-                    given = f"the data ended after {self._count} batches, before step {step + 1}"
+                    batches = count_of(self._count, "batches")
+                    given = f"the data ended after {batches}, before step {step + 1}"
                     raise InputError(
                         given if self._count else "the data has no batch",
                         hint="give data that can be iterated again (a list, a DataLoader), or fewer steps",

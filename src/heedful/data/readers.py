@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from heedful.core.checks import check_choice
-from heedful.core.errors import InputError, nearest
+from heedful.core.errors import InputError, count_of, nearest
 from heedful.core.files import Paths, expand_paths, name_files, open_bytes, read_blocks, read_lines, stem_path
 from heedful.core.lazy import import_optional
 
@@ -267,7 +267,7 @@ class Table:
             if len(record) != width:
                 hint = "is a quote left open?" if self._uses_quotes(delimiter) and len(lines) > 1 else None
                 where = f"{path}, line {lines[0]}"
-                raise InputError(f"{where}: {len(record)} columns instead of {width}", hint=hint)
+                raise InputError(f"{where}: {count_of(len(record), 'columns')} instead of {width}", hint=hint)
             yield f"{path}, line {lines[0]}", tuple(record[i] for i in indices)
 
     def _object_rows(self, path: Path, columns: Sequence[Column]) -> Iterator[TableRow]:
@@ -506,15 +506,16 @@ def parallel_documents(
         first, second = columns or (0, 1)
         return table.column(first), table.column(second)
     if len(paths) != 2:
-        raise InputError(f"a parallel corpus is two files or one table; got {len(paths)} paths")
+        raise InputError(f"a parallel corpus is two files or one table; got {count_of(len(paths), 'paths')}")
     files = [expand_paths(p)[0] for p in paths]
     counts = [sum(1 for _ in read_lines(f, encoding)) for f in files]
     for file, count in zip(files, counts, strict=True):
         if not count:
             raise InputError(f"{file} is empty")
     if counts[0] != counts[1]:
+        lines_of_first = count_of(counts[0], "lines")
         raise InputError(
-            f"{files[0]} has {counts[0]:,} lines and {files[1]} has {counts[1]:,}", hint="they must pair up"
+            f"{files[0]} has {lines_of_first} and {files[1]} has {counts[1]:,}", hint="they must pair up"
         )
     lines = lambda file: lambda: ([line] for line in read_lines(file, encoding))
     source, target = (Documents(lines(file), (file,), ("lines", encoding), str(file)) for file in files)

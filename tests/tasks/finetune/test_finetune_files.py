@@ -346,6 +346,8 @@ def test_answers_in_a_table_have_many_forms(
     found = json.loads(out)["data"]
     assert code == 0
     assert "unanswerable" not in found
+    assert "articles" not in found  # a table has texts
+    assert "contexts" in split_of(bases["encoder"], file).split_method
     assert found["left_out"] == ["1 row without a question is left out: line 1"]
 
 

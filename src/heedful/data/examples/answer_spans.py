@@ -13,7 +13,7 @@ from typing import Any, Unpack, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.core.errors import InputError
+from heedful.core.errors import InputError, count_of
 from heedful.core.files import Paths, expand_paths
 from heedful.data.batch import Row
 from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
@@ -139,7 +139,8 @@ def answer(
     )
     width = options.length - template.pair_count
     if width - question <= stride:
-        room = f"{width - question} tokens of text in a row of `length={options.length}`"
+        text = count_of(max(width - question, 0), "tokens")
+        room = f"{text} of text in a row of `length={options.length}`"
         raise InputError(
             f"`question={question}` leaves {room}, which must be more than `stride={stride}`",
             hint="raise the length, or lower the stride",
@@ -148,8 +149,8 @@ def answer(
     windows, missing = _cut_windows(questions, texts, width - asked, stride)
     order = options.bucket(asked[windows[:, 0]] + windows[:, 2] - windows[:, 1], name)
     if missing:
-        left_out = f"{missing:,} of {len(questions):,} questions are left out"
-        notes += (f"{left_out}: their answer is not in the text",)
+        left_out = count_of(missing, "questions", "are", len(questions))
+        notes += (f"{left_out} left out because the answer is not in the text",)
 
     def make(row: int, epoch: int) -> Row:
         example, first, last, start, end = windows[row].tolist()

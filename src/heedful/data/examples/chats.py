@@ -12,7 +12,7 @@ from typing import Any, Protocol, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.core.errors import InputError
+from heedful.core.errors import InputError, count_of
 from heedful.data.batch import IGNORE, Row
 from heedful.data.batch_options import BatchOptions, TextKeywords, takes_options
 from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
@@ -127,9 +127,8 @@ def chats(
     lengths = encoded.lengths - 1
     notes = options.check_lengths(lengths, "conversations", name)
     if left := answer_count - sum(answer for pieces in split for _, answer in pieces):
-        is_are = "answer of {:,} is" if left == 1 else "answers of {:,} are"
         why = "the chat template writes what stands before in another way"
-        notes += (f"{left:,} {is_are.format(answer_count)} not learnt: {why}",)
+        notes += (f"{count_of(left, 'answers', 'are', answer_count)} not learnt: {why}",)
     rows = pack_rows(np.minimum(lengths, options.length), options.length)
     packed = options.packed and len(rows) >= ENOUGH_BATCHES * options.batch
     data = join_fingerprints(encoded.fingerprint, fingerprint_arrays((answered,)))

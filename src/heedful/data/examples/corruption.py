@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from heedful.core.errors import ConfigError, InputError
+from heedful.core.errors import ConfigError, InputError, count_of
 from heedful.data.batch import IGNORE
 from heedful.data.tokenization import Flags, Ids
 
@@ -141,9 +141,8 @@ def corrupt_spans(
     """
     noise, count = span_counts(len(ids), density, mean)
     if count > len(sentinels):
-        raise InputError(
-            f"a row of {len(ids)} tokens has {count} spans and there are {len(sentinels)} sentinels"
-        )
+        spans, marks = count_of(count, "spans"), count_of(len(sentinels), "sentinels")
+        raise InputError(f"a row of {len(ids)} tokens has {spans}, but only {marks} can mark them")
     if not count:
         return ids.copy(), ids[:0]
     sizes = np.empty(2 * count, np.int64)

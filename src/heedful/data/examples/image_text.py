@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.core.errors import InputError
+from heedful.core.errors import InputError, count_of
 from heedful.core.images import ImageProcessor, image_identity
 from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
@@ -43,7 +43,8 @@ def image_reader(
         pictures: Sequence[Any] = images
         draw, names = (lambda row, epoch: pictures[row]), [image_identity(image) for image in pictures]
         if len(pictures) != count:
-            raise InputError(f"{len(pictures)} images and {count} {what}", hint="give one for each image")
+            given = f"{count_of(len(pictures), 'images')} and {count_of(count, what)}"
+            raise InputError(given, hint="give one for each image")
 
     def pixels(rows: Indices, epochs: Indices) -> Tensor:
         return processor(

@@ -14,7 +14,7 @@ from typing import Unpack, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.core.errors import InputError
+from heedful.core.errors import InputError, count_of
 from heedful.core.files import Paths, expand_paths, name_files, read_lines
 from heedful.data.batch import IGNORE, Row
 from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
@@ -86,10 +86,11 @@ def _read_sentences(path: Path, word: int | None, tag: int | None, encoding: str
                 continue
             width = width or len(cells)
             if len(cells) != width:
-                raise InputError(f"{path}, line {number}: {len(cells)} columns instead of {width}")
+                columns = count_of(len(cells), "columns")
+                raise InputError(f"{path}, line {number}: {columns} instead of {width}")
             if not (-width <= word < width and -width <= tag < width):
                 missing = f"there is no {max(word, tag, key=abs)}"
-                raise InputError(f"{path} has {width} columns, counted from 0", hint=missing)
+                raise InputError(f"{path} has {count_of(width, 'columns')}, counted from 0", hint=missing)
             words.append(cells[word])
             tags.append(cells[tag])
         if words:
@@ -158,8 +159,8 @@ def tag(
     lengths = tokens.lengths + template.single_count
     order, notes = options.bucket(lengths, name), options.check_lengths(lengths, "sentences", name)
     if lost:
-        dropped = f"{lost:,} words have no separate token, so no label"
-        notes += (f"{dropped}: the tokenizer drops or joins them",)
+        dropped = f"{count_of(lost, 'words', 'have')} no separate token, so no label"
+        notes += (f"{dropped}: the tokenizer drops or joins such words",)
     tags = RaggedArray(flat, tokens.offsets, "")
     ignored = Template((IGNORE,) * len(template.before), (IGNORE,) * len(template.after))
 

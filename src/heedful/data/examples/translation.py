@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from heedful.core.checks import check_number
-from heedful.core.errors import InputError
+from heedful.core.errors import InputError, count_of
 from heedful.core.files import Paths
 from heedful.core.padding import round_up, valid_mask
 from heedful.data.batch import IGNORE, Batch, pad_batch
@@ -156,8 +156,8 @@ def parallel(
     lengths = np.maximum(source_lengths, targets.lengths[usable] + target_template.single_count)
     notes = options.check_lengths(lengths, "pairs", sources.name)
     if len(usable) < len(sources):
-        empty = f"{len(sources) - len(usable):,} of {len(sources):,} pairs"
-        notes += (f"{empty} have an empty side and are left out",)
+        left_out = count_of(len(sources) - len(usable), "pairs", "are", len(sources))
+        notes += (f"{left_out} left out because one side is empty",)
     signature = tokenizer_signature(tokenizer)
     settings = options.settings("parallel", tokenizer=signature, max_tokens=max_tokens, start=first)
     settings |= ({"multiple": multiple} if multiple > 1 else {}) | ({"dropout": dropout} if dropout else {})

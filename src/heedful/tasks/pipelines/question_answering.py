@@ -120,7 +120,7 @@ class QuestionAnswering(TrainableTask):
 
     @classmethod
     def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
-        """Return `Question`s; `locations` are the articles, which are never torn apart, or the contexts."""
+        """Return `Question`s. `locations` are what is never torn apart: the articles of SQuAD, or the texts."""
         columns: dict[str, str] = {}
         if source.kind == "squad":
             questions = data.squad(source.path, source.encoding)
@@ -143,14 +143,15 @@ class QuestionAnswering(TrainableTask):
         rows = ((one.id, one) for one in questions)
         hint = "a question has a text, and its answer stands there"
         examples = parse_rows(source.path, rows, check_usable, hint, cls.unit)
-        articles = [one.article or one.context for one in examples.items]
-        return replace(examples, locations=articles, columns=columns)
+        groups = [one.article or one.context for one in examples.items]
+        return replace(examples, locations=groups, columns=columns)
 
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
         # Questions of one text stay together: a model that learnt from some of them has read the text.
         contexts = [one.context for one in examples.items]
-        for unit, groups in (("articles", examples.locations), ("contexts", contexts)):
+        units = {"articles": examples.locations} if _has_articles(examples) else {}
+        for unit, groups in (units | {"contexts": contexts}).items():
             if (count := len(set(groups))) > 1:
                 train, valid, held_out = split_by_group(examples, groups, seed)
                 if groups is contexts or len(valid) <= 2 * validation_count(len(examples)):
@@ -168,11 +169,10 @@ class QuestionAnswering(TrainableTask):
 
     @classmethod
     def facts(cls, examples: Examples) -> dict[str, Any]:
-        articles, contexts = set(examples.locations), {one.context for one in examples.items}
+        articles = {"articles": len(set(examples.locations))} if _has_articles(examples) else {}
         none = sum(not one.answers for one in examples.items)
-        return {"articles": len(articles), "contexts": len(contexts)} | (
-            {"unanswerable": none} if none else {}
-        )
+        contexts = {"contexts": len({one.context for one in examples.items})}
+        return articles | contexts | ({"unanswerable": none} if none else {})
 
     @classmethod
     def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
@@ -222,6 +222,11 @@ class QuestionAnswering(TrainableTask):
 def _window_settings(length: int) -> tuple[int, int]:
     """Return the tokens that two windows of `length` share, and the most of a question."""
     return max(1, min(128, length // 3)), max(8, min(64, length // 4))
+
+
+def _has_articles(examples: Examples) -> bool:
+    """Return whether the questions are of a SQuAD file: a table has texts, and no articles."""
+    return any(one.article for one in examples.items)
 
 
 def _as_list(value: Any) -> Sequence[Any]:

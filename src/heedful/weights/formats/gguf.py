@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.core.errors import CorruptFile, NotFound, WeightsError
+from heedful.core.errors import CorruptFile, NotFound, WeightsError, count_of
 from heedful.core.lazy import import_optional
 from heedful.core.progress import report_progress
 from heedful.kernels.cpu.block_tensor import BlockTensor, can_keep
@@ -64,7 +64,8 @@ class GGUFFile(TensorSource):
         total = self.metadata.get("split.tensors.count")
         if len(parts) > 1 and total not in (None, len(self._tensors)):
             raise CorruptFile(
-                f"the {len(parts)} parts of {path} hold {len(self._tensors)} tensors and should hold {total}",
+                f"the {len(parts)} parts of {path} hold {count_of(len(self._tensors), 'tensors')} and should "
+                f"hold {total}",
                 hint="fetch them again",
             )
         self.entries = {

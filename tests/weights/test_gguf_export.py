@@ -19,8 +19,7 @@ from heedful.models.base import Model
 from heedful.nn.position import LinearScaling, Llama3Scaling, NTKScaling, Scaling, YarnScaling
 from heedful.text.gguf import gguf_tokenizer
 from heedful.weights.exporting import export_gguf
-from heedful.weights.formats.gguf import GGUFFile
-from heedful.weights.formats.gguf_header import SCHEMES, pack_q4_k
+from heedful.weights.formats.gguf import FILE_TYPES, GGUFFile, pack_q4_k
 from heedful.weights.names import model_tensors
 from heedful.weights.pooling import Pooling
 from tests.refusal import refused
@@ -65,7 +64,7 @@ def test_every_family_that_is_read_from_gguf_is_written_to_it(family: str, tmp_p
     assert not left or again.config.head == "none"
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", FILE_TYPES)
 def test_tensors_are_what_the_library_reads(scheme: str, tmp_path: Path) -> None:
     model = wide_model()
     path = export_gguf(model, tmp_path / "m.gguf", scheme)

@@ -18,7 +18,7 @@ from heedful.models import FAMILIES
 from heedful.models.base import Model
 from heedful.nn.position import Llama3Scaling, LongScaling, YarnScaling
 from heedful.weights.exporting import ALWAYS_TIED, export_gguf
-from heedful.weights.formats.gguf_header import pack_q4_k
+from heedful.weights.formats.gguf import pack_q4_k
 from tests.weights.test_gguf_export import DESCRIBED, tiny_model
 
 gguf = pytest.importorskip("gguf", reason="the gguf library writes the files")

@@ -11,6 +11,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -64,7 +65,8 @@ class ShuffledOrder:
 
     def __init__(self, count: int, size: int, seed: int, shuffle: bool = True) -> None:
         self.count, self.size, self.seed, self.shuffle = count, size, seed, shuffle
-        self._orders: dict[int, NDArray[Any]] = {}
+        # Of two epochs: one may end inside a batch.
+        self._order = lru_cache(maxsize=2)(partial(permutation, count, seed))
 
     def __len__(self) -> int:
         return -(-self.count // self.size)
@@ -83,12 +85,6 @@ class ShuffledOrder:
             rows[here] = self._order(int(epoch))[within[here]]
         return rows, epochs
 
-    def _order(self, epoch: int) -> NDArray[Any]:
-        if epoch not in self._orders:
-            previous = {e: order for e, order in self._orders.items() if e == epoch - 1}
-            self._orders = {**previous, epoch: permutation(self.count, self.seed, epoch)}
-        return self._orders[epoch]
-
     def once(self) -> Iterator[Indices]:
         for start in range(0, self.count, self.size):
             yield np.arange(start, min(start + self.size, self.count), dtype=np.int64)
@@ -104,7 +100,6 @@ class BucketedOrder:
     def __init__(self, lengths: NDArray[Any], size: int, seed: int, tokens: int | None = None) -> None:
         self.lengths, self.size, self.seed, self.tokens = np.asarray(lengths), size, seed, tokens
         self.count = len(self.lengths)
-        self._plans: dict[int, tuple[Indices, Indices]] = {}
         if tokens is None:
             steps = -(-len(self.lengths) // size)
             self.cuts = np.linspace(0, len(self.lengths), steps + 1).round().astype(np.int64)
@@ -114,6 +109,9 @@ class BucketedOrder:
                     f"a row has {longest} tokens, more than `max_tokens={tokens}` of a batch", hint="raise it"
                 )
             self.cuts = cut_by_tokens(np.sort(self.lengths), size, tokens)
+        # Without a bound on tokens lengths need not be exact, and rows meet more different neighbours.
+        blur = BLUR if tokens is None else 0.0
+        self._plan = lru_cache(maxsize=2)(partial(draw_plan, self.lengths, len(self), blur, seed))
 
     def __len__(self) -> int:
         return len(self.cuts) - 1
@@ -123,14 +121,7 @@ class BucketedOrder:
 
     def rows(self, step: int) -> tuple[Indices, Indices]:
         epoch, within = divmod(step, len(self))
-        if epoch not in self._plans:
-            rng = seeded_generator(self.seed, epoch)
-            noise = rng.random(len(self.lengths), dtype=np.float32)
-            # Without a bound on tokens lengths need not be exact, and rows meet more different neighbours.
-            key = self.lengths if self.tokens is not None else self.lengths * (1 + BLUR * noise)
-            previous = {e: plan for e, plan in self._plans.items() if e == epoch - 1}
-            self._plans = {**previous, epoch: (np.lexsort((noise, key)), rng.permutation(len(self)))}
-        order, batches = self._plans[epoch]
+        order, batches = self._plan(epoch)
         which = int(batches[within])
         rows = order[self.cuts[which] : self.cuts[which + 1]]
         return rows, np.full(len(rows), epoch, dtype=np.int64)
@@ -142,6 +133,15 @@ class BucketedOrder:
         bounds = cut_by_tokens(self.lengths, self.size, self.tokens)
         for a, b in itertools.pairwise(bounds):
             yield np.arange(a, b, dtype=np.int64)
+
+
+def draw_plan(
+    lengths: NDArray[Any], steps: int, blur: float, seed: int, epoch: int
+) -> tuple[Indices, Indices]:
+    """Return the rows of an epoch by length, and the order of the batches that they are cut into."""
+    rng = seeded_generator(seed, epoch)
+    noise = rng.random(len(lengths), dtype=np.float32)
+    return np.lexsort((noise, lengths * (1 + blur * noise))), rng.permutation(steps)
 
 
 def cut_by_tokens(lengths: NDArray[Any], size: int, tokens: int) -> Indices:

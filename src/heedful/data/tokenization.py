@@ -49,36 +49,22 @@ class TokenizerProtocol(Protocol):
 
 
 @runtime_checkable
-class EncodesMany(Protocol):
-    """A tokenizer that encodes many texts at once, on all cores."""
+class FullTokenizer(Protocol):
+    """A tokenizer that knows the names and the places of its tokens, and encodes many texts on all cores."""
 
     def encode_all(self, texts: Iterable[str], special: bool = True) -> list[list[int]]: ...
 
+    def encode_pair(self, first: str, second: str, special: bool = True) -> tuple[list[int], list[int]]:
+        """Return two texts as their model was shown them, and the text each token belongs to."""
 
-@runtime_checkable
-class EncodesPairs(Protocol):
-    """A tokenizer that knows how its model was shown two texts."""
-
-    def encode_pair(self, first: str, second: str, special: bool = True) -> tuple[list[int], list[int]]: ...
-
-
-@runtime_checkable
-class NamesTokens(Protocol):
-    """A tokenizer that knows the names in its vocabulary."""
+    def offsets(self, text: str, special: bool = True) -> list[tuple[int, int]]: ...
 
     def tokens(self, ids: Sequence[int]) -> list[str]: ...
 
 
-@runtime_checkable
-class LocatesTokens(Protocol):
-    """A tokenizer that knows which characters each token stands for."""
-
-    def offsets(self, text: str, special: bool = True) -> list[tuple[int, int]]: ...
-
-
 def encode_many(tokenizer: TokenizerProtocol, texts: Sequence[str]) -> list[list[int]]:
     """Return the ids of many texts without special tokens."""
-    if isinstance(tokenizer, EncodesMany):
+    if isinstance(tokenizer, FullTokenizer):
         return tokenizer.encode_all(texts, special=False)
     return [tokenizer.encode(text, special=False) for text in texts]
 
@@ -86,7 +72,7 @@ def encode_many(tokenizer: TokenizerProtocol, texts: Sequence[str]) -> list[list
 def vocabulary_names(tokenizer: TokenizerProtocol) -> list[str]:
     """Return the name of each id in the vocabulary, or the text it decodes to where names are unknown."""
     ids = range(len(tokenizer))
-    if isinstance(tokenizer, NamesTokens):
+    if isinstance(tokenizer, FullTokenizer):
         return tokenizer.tokens(ids)
     return [tokenizer.decode([i]) for i in ids]
 
@@ -186,7 +172,7 @@ def find_template(tokenizer: TokenizerProtocol, end: bool = False) -> Template:
         template = Template()
         if tokenizer.cls is not None and tokenizer.sep is not None:
             template = Template((tokenizer.cls,), (tokenizer.sep,), (tokenizer.sep,), has_types=True)
-    elif isinstance(tokenizer, EncodesPairs):
+    elif isinstance(tokenizer, FullTokenizer):
         pair, types = tokenizer.encode_pair(text, text)
         second = _find_run(inner, pair, len(before) + len(inner))
         between = tuple(pair[len(before) + len(inner) : second])
@@ -232,7 +218,7 @@ def special_flags(tokenizer: TokenizerProtocol) -> Flags:
 
 def continuation_flags(tokenizer: TokenizerProtocol) -> Flags:
     """(V) ids that continue a word: ##ing of WordPiece; letters without a space before in the others."""
-    if not isinstance(tokenizer, NamesTokens):
+    if not isinstance(tokenizer, FullTokenizer):
         raise InputError("whole words need the names of the tokens and this tokenizer has none")
     names = vocabulary_names(tokenizer)
     if any(name.startswith("##") for name in names):

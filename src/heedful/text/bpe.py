@@ -1,8 +1,9 @@
-"""Byte-pair encoding step by step: how merges are learned, and how they are replayed on a word.
+"""Byte-pair encoding step by step: how merges are replayed on a word.
 
-Count every pair of neighbours in all words, merge the most frequent one everywhere, and again (Gage 1994;
-Sennrich et al. 2016, algorithm 1). Over bytes nothing is unknown (Radford et al. 2019 §2.2). For real corpora
-there is `train_tokenizer("bpe", …)`, which gives the same merges; a test equates them.
+Training counts every pair of neighbours in all words, merges the most frequent one everywhere, and again
+(Gage 1994; Sennrich et al. 2016, algorithm 1): `train_tokenizer("bpe", …)`, and the exercise bpe_merge. A new
+word is cut by the same merges in the order in which they were learned. Over bytes nothing is unknown (Radford
+et al. 2019 §2.2).
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ import functools
 import re
 import sys
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -96,21 +96,16 @@ class MergeStep:
 
 @dataclass(frozen=True)
 class BPE:
-    """Merges in the order they were learned; `counts` says how often each pair stood in the text then."""
+    """Merges in the order they were learned."""
 
     merges: tuple[Pair, ...]
-    counts: tuple[int, ...] = ()
 
     @functools.cached_property
     def ranks(self) -> dict[Pair, int]:
         return {pair: rank for rank, pair in enumerate(self.merges)}
 
-    def steps(self, word: str) -> list[MergeStep]:
-        """Return the merges of one word, one by one: always the pair that was learned first."""
-        return self.replay(word_letters(word))
-
     def replay(self, pieces: tuple[str, ...]) -> list[MergeStep]:
-        """Return the merges of a word from any letters that it begins with."""
+        """Return the merges of a word from its letters, one by one: always the pair that was learned first."""
         steps = []
         while mergeable := [pair for pair in pairwise(pieces) if pair in self.ranks]:
             pair = min(mergeable, key=self.ranks.__getitem__)
@@ -121,38 +116,7 @@ class BPE:
     def encode(self, text: str) -> list[str]:
         """Return the pieces of a text."""
         out: list[str] = []
-        for word in split_words(text):
-            steps = self.steps(word)
-            out += steps[-1].pieces if steps else word_letters(word)
+        for letters in map(word_letters, split_words(text)):
+            steps = self.replay(letters)
+            out += steps[-1].pieces if steps else letters
         return out
-
-    def decode(self, pieces: Iterable[str]) -> str:
-        """Return the text of pieces."""
-        table = bytes_of_letters()
-        return bytes(table[c] for piece in pieces for c in piece).decode("utf-8", errors="replace")
-
-
-def train_bpe(texts: Iterable[str], merges: int) -> BPE:
-    """Learn `merges` merges from texts, or as many as there are pairs.
-
-    Between equally frequent pairs the one whose parts came first into the vocabulary wins: letters in their
-    order, then merges in theirs.
-    """
-    counts = Counter(word for text in texts for word in split_words(text))
-    words = {word: word_letters(word) for word in counts}
-    age = {letter: i for i, letter in enumerate(sorted(letters_of_bytes().values()))}
-    learned: list[Pair] = []
-    seen: list[int] = []
-    for _ in range(merges):
-        pairs: Counter[Pair] = Counter()
-        for word, pieces in words.items():
-            for pair in pairwise(pieces):
-                pairs[pair] += counts[word]
-        if not pairs:
-            break
-        best = min(pairs, key=lambda p: (-pairs[p], age[p[0]], age[p[1]]))
-        learned.append(best)
-        seen.append(pairs[best])
-        age.setdefault("".join(best), len(age))
-        words = {w: merge_pair(pieces, best) if best[0] in pieces else pieces for w, pieces in words.items()}
-    return BPE(tuple(learned), tuple(seen))

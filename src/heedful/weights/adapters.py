@@ -35,7 +35,7 @@ from heedful.core.files import read_json, write_text
 from heedful.models.tensor_parallel import check_whole
 from heedful.nn.adapt import LoRA, adapted_modules, swap
 from heedful.weights.formats.tensor_files import PickleFile, SafeFile, save_tensors
-from heedful.weights.names import Link, Row, connect, model_tensors
+from heedful.weights.names import Row, connect, load_link, model_tensors
 
 ADAPTER_FILES = SETTINGS, TENSORS = "adapter.json", "adapter.safetensors"
 KINDS: dict[str, tuple[type, ...]] = {
@@ -294,45 +294,25 @@ def merge_peft(model: nn.Module, adapter: PeftAdapter, rows: list[Row], prefix: 
     """Add an adapter's changes to a model in place, and put what it trained whole in its place."""
     ours = model_tensors(model)
     links = {theirs: link for link in connect(rows, ours) for theirs in link.theirs}
-    for layer in sorted(adapter.adapted):
-        theirs, link = _find(links, f"{layer}.weight", prefix, adapter)
-        change = adapter.change(layer)
-        for name, value in _as_ours(link, theirs, change, ours, zero=True).items():
-            ours[name].add_(value.to(ours[name].dtype))
-    for name in sorted(adapter.whole):
-        theirs, link = _find(links, name, prefix, adapter)
-        for own, value in _as_ours(link, theirs, adapter.read(name), ours, zero=False).items():
-            ours[own].copy_(value)
-
-
-def _find(links: dict[str, Link], name: str, prefix: str, adapter: PeftAdapter) -> tuple[str, Link]:
-    for theirs in (name, f"{prefix}.{name}"):
-        if theirs in links:
-            return theirs, links[theirs]
-    raise UnexpectedTensor(
-        f"{adapter.folder} adapts {name!r:.80}, which its model has not",
-        hint=nearest(name, links) or "was it trained on another model?",
-    )
-
-
-def _as_ours(
-    link: Link, theirs: str, value: Tensor, ours: dict[str, Tensor], *, zero: bool
-) -> dict[str, Tensor]:
-    """Our tensors of a link of which one published tensor is known; the others change by `zero`."""
-    if len(link.theirs) > 1 and not zero:
-        raise UnexpectedTensor(
-            f"{theirs!r:.80} is one of several that make {link.ours[0]!r}", hint="merge it"
-        )
-    values = [value if name == theirs else torch.zeros_like(value) for name in link.theirs]
-    shapes = [ours[name].shape for name in link.ours]
-    try:
-        loaded = link.op.load(values, shapes)
-    except RuntimeError:
-        loaded = []
-    if [t.shape for t in loaded] != shapes:
-        raise WrongShape(
-            f"{theirs!r:.80} changes by {tuple(value.shape)}, which does not fit {link.ours[0]!r} of shape "
-            f"{tuple(shapes[0])}",
-            hint="was it trained on another model?",
-        )
-    return dict(zip(link.ours, loaded, strict=True))
+    parts = [(f"{layer}.weight", True) for layer in sorted(adapter.adapted)]
+    for name, is_change in parts + [(name, False) for name in sorted(adapter.whole)]:
+        theirs = name if name in links else f"{prefix}.{name}"
+        if theirs not in links:
+            raise UnexpectedTensor(
+                f"{adapter.folder} adapts {name!r:.80}, which its model has not",
+                hint=nearest(name, links) or "was it trained on another model?",
+            )
+        link = links[theirs]
+        if len(link.theirs) > 1 and not is_change:
+            raise UnexpectedTensor(
+                f"{theirs!r:.80} is one of several that make {link.ours[0]!r}", hint="merge it"
+            )
+        value = adapter.change(name.removesuffix(".weight")) if is_change else adapter.read(name)
+        # The other published tensors that make ours with this one change by zero.
+        values = [value if other == theirs else torch.zeros_like(value) for other in link.theirs]
+        loaded = load_link(link, values, ours, hint="was it trained on another model?")
+        for own, part in zip(link.ours, loaded, strict=True):
+            if is_change:
+                ours[own].add_(part.to(ours[own].dtype))
+            else:
+                ours[own].copy_(part)

@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError, InputError
-from heedful.core.lazy import missing_package
+from heedful.core.lazy import import_optional, missing_package
 from heedful.models import FAMILIES, by_gguf
 from heedful.models.base import LM, Config, Model
 from heedful.models.gguf_config import check_same_config, config_to_gguf, write_gguf_rope
@@ -24,8 +25,7 @@ from heedful.models.hf_config import config_from_gguf
 from heedful.models.tensor_parallel import check_whole
 from heedful.nn.adapt import adapted_modules
 from heedful.text.gguf import gguf_tokenizer
-from heedful.weights.formats.gguf import GGUFFile, write_gguf
-from heedful.weights.formats.gguf_header import check_scheme
+from heedful.weights.formats.gguf import FILE_TYPES, GGUFFile, write_gguf
 from heedful.weights.names import model_tensors, published_tensors
 from heedful.weights.pooling import gguf_pooling, pool
 from heedful.weights.saving import dequantised_model
@@ -84,7 +84,8 @@ def export_gguf(model: Model, path: str | Path, quantize: str = "f16", *, tokeni
     The file is read back before it gets its name. A model that GGUF cannot express is refused.
     """
     check_whole(model)
-    check_scheme(quantize)
+    check_choice("quantize", quantize, FILE_TYPES, ConfigError)
+    import_optional("gguf", "writing GGUF")
     path, family = Path(path), model.family
     if not family.gguf:
         names = ", ".join(f.name for f in FAMILIES.values() if f.gguf)

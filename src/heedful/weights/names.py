@@ -50,15 +50,8 @@ Slices = Mapping[str, tuple[int, int, int]]  # by our name: the axis that is cut
 
 @dataclass(frozen=True)
 class Link:
-    """These published tensors are those of ours, through this op."""
+    """These published tensors are those of ours, through this op. The names in a table have wildcards."""
 
-    theirs: tuple[str, ...]
-    ours: tuple[str, ...]
-    op: Op
-
-
-@dataclass(frozen=True)
-class _Pattern:
     theirs: tuple[str, ...]
     ours: tuple[str, ...]
     op: Op
@@ -88,19 +81,19 @@ def _fill(pattern: str, numbers: Sequence[str]) -> str:
     return pattern
 
 
-def expand_rows(rows: Iterable[Row]) -> list[_Pattern]:
+def expand_rows(rows: Iterable[Row]) -> list[Link]:
     """The rows with their braces expanded."""
-    out: list[_Pattern] = []
+    out: list[Link] = []
     for theirs, ours, *rest in rows:
         op = rest[0] if rest else SAME
         if isinstance(ours, tuple) or isinstance(theirs, tuple):
             several = lambda names: names if isinstance(names, tuple) else (names,)
-            out.append(_Pattern(several(theirs), several(ours), op))
+            out.append(Link(several(theirs), several(ours), op))
         else:
             left, right = braces(theirs), braces(ours)
             count = max(len(left), len(right))
             left, right = (names * count if len(names) == 1 else names for names in (left, right))
-            out += [_Pattern((t,), (o,), op) for t, o in zip(left, right, strict=True)]
+            out += [Link((t,), (o,), op) for t, o in zip(left, right, strict=True)]
     return out
 
 
@@ -169,13 +162,9 @@ def set_tensor(model: nn.Module, name: str, value: Tensor) -> None:
 class Origin:
     """How a checkpoint was laid out, so that saving gives it back under the same names and dtypes."""
 
-    names: dict[str, str] = field(
-        default_factory=dict
-    )  # name in the table → name in the file, where they differ
+    names: dict[str, str] = field(default_factory=dict)  # in the table → in the file, where they differ
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)  # by name in the file
-    copies: dict[str, str] = field(
-        default_factory=dict
-    )  # name of a repeated tensor → name of what it repeats
+    copies: dict[str, str] = field(default_factory=dict)  # of a repeated tensor → of what it repeats
     dropped: list[str] = field(default_factory=list)  # buffers that were never needed
 
 
@@ -217,7 +206,7 @@ def fill_model(
     for number, link in enumerate(links, 1):
         cut = slices is not None and not slices.keys().isdisjoint(link.ours)
         values = [source.map(names[t]) if cut else source.read(names[t]) for t in link.theirs]
-        loaded = _load_slices(link, values, ours, slices or {}) if cut else _load(link, values, ours)
+        loaded = _load_slices(link, values, ours, slices or {}) if cut else load_link(link, values, ours)
         for name, value in zip(link.ours, loaded, strict=True):
             added = isinstance(model.get_submodule(name.rpartition(".")[0]), nn.Linear)  # to a product
             stored = value.dtype
@@ -265,7 +254,10 @@ def _check_names(
             )
 
 
-def _load(link: Link, values: list[Tensor], ours: Mapping[str, Tensor]) -> list[Tensor]:
+def load_link(
+    link: Link, values: list[Tensor], ours: Mapping[str, Tensor],
+    hint: str = "does config.json belong to these weights?",
+) -> list[Tensor]:  # fmt: skip
     """Return our tensors of a link; raise WeightsError if their shapes or kinds of number are not `ours`."""
     shapes, first = [ours[name].shape for name in link.ours], values[0]
     loaded: list[Tensor] = []
@@ -281,7 +273,7 @@ def _load(link: Link, values: list[Tensor], ours: Mapping[str, Tensor]) -> list[
         raise WrongShape(
             f"{link.theirs[0]!r} has shape {tuple(values[0].shape)}, "
             f"which does not give {link.ours[0]!r} of shape {tuple(shapes[0])}",
-            hint="does config.json belong to these weights?",
+            hint=hint,
         )
     for name, value in zip(link.ours, loaded, strict=True):
         if value.is_floating_point() != ours[name].is_floating_point():
@@ -306,7 +298,7 @@ def _load_slices(
     stacks = isinstance(link.op, Alternating | Stacked) or (link.op == Transposed() and values[0].ndim == 3)
     if stacks and axis == 0:
         chosen = values[start:end] if isinstance(link.op, Stacked) else [v[start:end] for v in values]
-        return _load(link, chosen, {name: ours[name][start:end] for name in link.ours})
+        return load_link(link, chosen, {name: ours[name][start:end] for name in link.ours})
     shapes, first = [ours[name].shape for name in link.ours], values[0]
     fits = [sum(s[0] for s in shapes), *shapes[0][1:]] == list(first.shape)
     if link.op.moves_rows(first.shape) and fits and all(cut[0] == 0 for cut in cuts):
@@ -314,7 +306,7 @@ def _load_slices(
         return [first[order[start:end]] for order, (_, start, end) in zip(orders, cuts, strict=True)]
     return [
         value.narrow(axis, start, end - start).clone(memory_format=torch.contiguous_format)
-        for value, (axis, start, end) in zip(_load(link, values, ours), cuts, strict=True)
+        for value, (axis, start, end) in zip(load_link(link, values, ours), cuts, strict=True)
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -112,10 +112,8 @@ def save_without_weights(model: Model, folder: Path) -> None:
     `sharding` in config.json has the fields that published names would tell.
     """
     hf_config = _saved_config(model, {})
-    written = vars(config_from(model.family, hf_config))
-    ours = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
-    more = {name: value for name, value in ours.items() if value != written[name]}
-    _write_json(folder / "config.json", hf_config | {"sharding": {"fields": more}})
+    hf_config |= {"sharding": {"fields": _untold_fields(model, hf_config)}}
+    _write_json(folder / "config.json", hf_config)
     _write_beside(model, folder)
 
 
@@ -155,11 +153,7 @@ def _saved_config(model: Model, tensors: Mapping[str, Tensor]) -> dict[str, Any]
         # Another program would miss every rounded matrix and draw one of its own: it must not know the type.
         hf_config["model_type"] = f"heedful-{model.family.name}"
         hf_config["architectures"] = [own_architecture(model.family, model.config.head)]
-        written = vars(
-            config_from(model.family, hf_config, tensors)
-        )  # what the file and the tensors' names give
-        ours = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
-        more = {name: value for name, value in ours.items() if value != written[name]}
+        more = _untold_fields(model, hf_config, tensors)
         hf_config["quantization"] = stored | ({"fields": more} if more else {})
     # What it computes in: the type of a rounded table's vectors, or of the first float weight.
     rounded = [m.dtype for m in model.modules() if isinstance(m, Int8Embedding)]
@@ -171,6 +165,13 @@ def _saved_config(model: Model, tensors: Mapping[str, Tensor]) -> dict[str, Any]
             if token is not None and hf_config.get(f"{role}_token_id") is None:
                 hf_config[f"{role}_token_id"] = token
     return hf_config
+
+
+def _untold_fields(model: Model, hf_config: dict[str, Any], names: Iterable[str] = ()) -> dict[str, Any]:
+    """The fields of the model's config that config.json and the names of its tensors do not tell."""
+    given = config_from(model.family, hf_config, names)
+    ours = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
+    return {name: value for name, value in ours.items() if value != getattr(given, name)}
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

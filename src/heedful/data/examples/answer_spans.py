@@ -20,7 +20,7 @@ from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
 from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
 from heedful.data.readers import are_examples, read_json_data
 from heedful.data.token_cache import RaggedArray, encode_texts, ragged_array
-from heedful.data.tokenization import LocatesTokens, TokenizerProtocol, find_template
+from heedful.data.tokenization import FullTokenizer, TokenizerProtocol, find_template
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class EncodedQuestions:
 
 
 def _encode_questions(questions: Sequence[Question], tokenizer: TokenizerProtocol) -> EncodedQuestions:
-    if not isinstance(tokenizer, LocatesTokens):
+    if not isinstance(tokenizer, FullTokenizer):
         raise InputError(
             "answers are located by characters, and this tokenizer does not report the offsets of its tokens"
         )

@@ -22,7 +22,7 @@ from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
 from heedful.data.examples.classification import LabelNames
 from heedful.data.readers import are_examples
 from heedful.data.token_cache import RaggedArray, ragged_array
-from heedful.data.tokenization import LocatesTokens, Template, TokenizerProtocol, encode_many, find_template
+from heedful.data.tokenization import FullTokenizer, Template, TokenizerProtocol, encode_many, find_template
 
 DOCUMENT_START = "-DOCSTART-"
 
@@ -102,7 +102,7 @@ def encode_words(words: Sequence[str], tokenizer: TokenizerProtocol) -> tuple[li
 
     A token belongs to the word of its last character: some tokenizers count the space before as part of it.
     """
-    if not isinstance(tokenizer, LocatesTokens):
+    if not isinstance(tokenizer, FullTokenizer):
         parts = encode_many(tokenizer, words)
         first = [w if k == 0 else -1 for w, part in enumerate(parts) for k in range(len(part))]
         return [i for part in parts for i in part], np.array(first, np.int64)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, TypeVar, get_type_hints
@@ -85,7 +85,7 @@ def position_of(names: Sequence[str], token: int | str) -> int:
     raise InputError(f"no token {token!r} here", hint=nearest(token, plain) or "there are " + " ".join(names))
 
 
-def check_divides(name: str, value: int, of: str, total: int, error: ValueCheckError = ConfigError) -> int:
+def check_divides(name: str, value: int, of: str, total: int) -> int:
     """Return total / value if that is whole; otherwise the hint names the nearest values that divide it.
 
     `of` is what errors call `total`: "heads" for kv_heads=3 does not divide heads=8.
@@ -94,7 +94,7 @@ def check_divides(name: str, value: int, of: str, total: int, error: ValueCheckE
         small = [n for n in range(1, math.isqrt(total) + 1) if total % n == 0]
         near = sorted({*small, *(total // n for n in small)}, key=lambda n: (abs(n - value), n))[:3]
         hint = f"the nearest values that do are {', '.join(map(str, near))}"
-        raise error(f"does not divide `{of}={total}`", hint, argument=name, value=value)
+        raise ConfigError(f"does not divide `{of}={total}`", hint, argument=name, value=value)
     return total // value
 
 
@@ -149,6 +149,18 @@ def annotated_option(hint: Any) -> Option | None:
     return next((note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Option)), None)
 
 
+def add_parameters(function: Callable[..., Any], added: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """List keywords, name → (type, default), in a function's signature; return the names of all of them."""
+    signature = inspect.signature(function)
+    parameters = {p.name: p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD}
+    for name, (hint, default) in added.items():
+        keyword = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+        parameters.setdefault(name, keyword)
+    listed = signature.replace(parameters=list(parameters.values()))
+    function.__signature__ = listed  # type: ignore[attr-defined]
+    return list(parameters)
+
+
 def takes_options_of(request: type, *given: str) -> Callable[[Function], Function]:
     """List the options of a dataclass, without those `given` otherwise, in a function's signature and help.
 
@@ -158,14 +170,7 @@ def takes_options_of(request: type, *given: str) -> Callable[[Function], Functio
     defaults = {field.name: field.default for field in fields(request)}
 
     def decorate(function: Function) -> Function:
-        signature = inspect.signature(function)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        added = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint)
-            for name, hint, _ in options
-            if name not in signature.parameters
-        ]
-        function.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        add_parameters(function, {name: (hint, defaults[name]) for name, hint, _ in options})
         lines = [f"    {name}: {option.help}" for name, _, option in options]
         function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Options:", *lines])
         return function

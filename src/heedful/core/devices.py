@@ -71,15 +71,10 @@ def capture_graph(
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode=mode):
             yield
     except BaseException:
-        _end_failed_capture()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            torch.zeros(1, device="cuda")
         raise
     finally:
         if collecting:
             gc.enable()
-
-
-def _end_failed_capture() -> None:
-    """Bring the random generator of the current device out of a capture that failed."""
-    torch.cuda.synchronize()
-    with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        torch.zeros(1, device="cuda")

@@ -193,25 +193,36 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def open_atomically(path: Path, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
-    """Write to a neighbour of `path` and rename it: under its own name a file is always whole."""
+def make_file_atomically(path: Path) -> Iterator[Path]:
+    """Give a neighbour of `path` to be written and rename it at the end; what goes wrong leaves no file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".part")
     try:
-        with partial.open(mode, **options) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        yield partial
         partial.replace(path)
         sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
 
+@contextmanager
+def open_atomically(path: Path, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
+    """Open a file for writing; under its own name it is always whole."""
+    with make_file_atomically(path) as partial, partial.open(mode, **options) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a small file by a new one, never by half of one."""
     with open_atomically(path, "w", encoding="utf-8", newline="\n") as file:
         file.write(text)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a small JSON file by a new one, its keys sorted."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n")
 
 
 def make_folder(path: Path) -> None:

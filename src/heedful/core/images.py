@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from heedful.core.checks import check_integer, check_number
 from heedful.core.errors import ConfigError, InputError, NotFound
-from heedful.core.files import read_json, write_text
+from heedful.core.files import read_json, write_json
 from heedful.core.lazy import import_optional
 
 PREPROCESSOR = "preprocessor_config.json"
@@ -211,8 +210,7 @@ def write_image_processor(processor: ImageProcessor, folder: Path) -> None:
     }  # fmt: skip
     if processor.crop is not None:
         settings |= {"do_center_crop": True, "crop_size": dict(zip(("height", "width"), processor.crop))}
-    written = processor.published or settings
-    write_text(folder / PREPROCESSOR, json.dumps(written, indent=2, sort_keys=True) + "\n")
+    write_json(folder / PREPROCESSOR, processor.published or settings)
 
 
 def draw_text(text: str, height: int = 32, width: int | None = None) -> Any:

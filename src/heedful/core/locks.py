@@ -8,7 +8,6 @@ host nobody can ask; there the owner is gone if it has not touched the file for 
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
@@ -17,11 +16,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from heedful.core.errors import ConfigError, CorruptFile, HeedfulError
-from heedful.core.files import read_json
+from heedful.core.files import read_json, write_json
 
 try:
     import fcntl
@@ -50,11 +48,11 @@ class FileLock:
                 if owner == this_process():
                     return
                 if owner is not None:
-                    raise self._refusal(owner)
-                since = time.strftime("%Y-%m-%d %H:%M:%S")
-                partial = self.path.with_name(self.path.name + ".part")
-                partial.write_text(json.dumps(this_process() | {"since": since}) + "\n", encoding="utf-8")
-                partial.replace(self.path)
+                    here = owner["host"] == socket.gethostname()
+                    where = "" if here else f" on {owner['host']}, as {self.path} says"
+                    used = f"{self.name} is in use by process {owner['pid']}{where}"
+                    raise ConfigError(used, hint=self.hint)
+                write_json(self.path, this_process() | {"since": time.strftime("%Y-%m-%d %H:%M:%S")})
         except OSError as error:
             reason = error.strerror or str(error)
             raise HeedfulError(f"{self.name} cannot be locked: {self.path}: {reason}") from None
@@ -74,9 +72,7 @@ class FileLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
     def is_free(self) -> bool:
@@ -95,11 +91,6 @@ class FileLock:
             return None if age > STALE_SECONDS else owner
         start = process_start(owner["pid"])
         return owner if start is not None and start == owner["started"] else None
-
-    def _refusal(self, owner: dict[str, Any]) -> ConfigError:
-        pid, host = owner["pid"], owner["host"]
-        where = "" if host == socket.gethostname() else f" on {host}, as {self.path} says"
-        return ConfigError(f"{self.name} is in use by process {pid}{where}", hint=self.hint)
 
     def _touch(self, end: threading.Event) -> None:
         while not end.wait(TOUCH_SECONDS):

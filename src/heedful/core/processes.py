@@ -10,7 +10,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import IO, Any
+from contextlib import suppress
+from typing import Any
 
 GRACE_SECONDS = 30.0  # for the other processes to end after one has failed
 
@@ -50,8 +51,11 @@ def launch(count: int, arguments: Sequence[str], *, text: str | None = None, ali
 
         old = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            for process in processes if text is not None else ():
-                send(process.stdin, text or "")
+            for stdin in (process.stdin for process in processes):
+                with suppress(BrokenPipeError):  # one that has ended already does not read it
+                    if stdin is not None and text is not None:
+                        stdin.write(text.encode())
+                        stdin.close()
             code = _wait(processes)
             if code and processes[0].returncode in (0, -signal.SIGKILL):  # it did not say what failed
                 errors.seek(0)
@@ -60,16 +64,6 @@ def launch(count: int, arguments: Sequence[str], *, text: str | None = None, ali
         finally:
             for number, handler in old.items():
                 signal.signal(number, handler)
-
-
-def send(stdin: IO[bytes] | None, text: str) -> None:
-    """Write a text to a process; one that has ended already does not read it."""
-    assert stdin is not None
-    try:
-        stdin.write(text.encode())
-        stdin.close()
-    except BrokenPipeError:
-        pass
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:

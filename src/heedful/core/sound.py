@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import wave
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.core.errors import InputError, NotFound
-from heedful.core.files import read_json, write_text
+from heedful.core.files import read_json, write_json
 from heedful.core.images import PREPROCESSOR
 
 WINDOW, HOP, RATE = 400, 160, 16_000  # samples of a frame, from one to the next, and per second
@@ -117,5 +116,4 @@ def write_sound_processor(processor: SoundProcessor, folder: Path) -> None:
         "padding_value": 0.0, "return_attention_mask": False, "chunk_length": processor.frames * HOP // RATE,
         "n_samples": processor.frames * HOP, "nb_max_frames": processor.frames,
     }  # fmt: skip
-    written = processor.published or stated
-    write_text(folder / PREPROCESSOR, json.dumps(written, indent=2, sort_keys=True) + "\n")
+    write_json(folder / PREPROCESSOR, processor.published or stated)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, TypedDict, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.core.checks import check_integer
+from heedful.core.checks import add_parameters, check_integer
 from heedful.core.errors import InputError, count_of, nearest
 from heedful.core.padding import round_up
 from heedful.data.batch import Batch, Row, collate
@@ -141,12 +140,6 @@ def takes_options(keywords: Any, **defaults: Any) -> Callable[[Builder], Builder
     values = {name: f.default for name, f in shared.items()} | defaults
 
     def decorate(builder: Builder) -> Builder:
-        signature = inspect.signature(builder)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        kind = inspect.Parameter.KEYWORD_ONLY
-        added = [inspect.Parameter(n, kind, default=v, annotation=shared[n].type) for n, v in values.items()]
-        names = [parameter.name for parameter in (*own, *added)]
-
         @functools.wraps(builder)
         def build_with_defaults(*arguments: Any, **options: Any) -> Batches:
             for name in options:
@@ -155,7 +148,7 @@ def takes_options(keywords: Any, **defaults: Any) -> Callable[[Builder], Builder
                     raise InputError(f"data.{builder.__name__} has no option {name!r}", hint=hint)
             return builder(*arguments, **(values | options))
 
-        build_with_defaults.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        names = add_parameters(build_with_defaults, {n: (shared[n].type, v) for n, v in values.items()})
         return build_with_defaults  # type: ignore[return-value]
 
     return decorate

@@ -57,6 +57,11 @@ def permutation(count: int, seed: int, epoch: int) -> NDArray[Any]:
     return order
 
 
+def split_rows(count: int, size: int) -> Iterator[Indices]:
+    """Yield the numbers of `count` rows in order, `size` at a time."""
+    return (np.arange(start, min(start + size, count)) for start in range(0, count, size))
+
+
 class ShuffledOrder:
     """One endless stream of rows, each epoch in its own order, cut into batches of equal size.
 
@@ -86,8 +91,7 @@ class ShuffledOrder:
         return rows, epochs
 
     def once(self) -> Iterator[Indices]:
-        for start in range(0, self.count, self.size):
-            yield np.arange(start, min(start + self.size, self.count), dtype=np.int64)
+        return split_rows(self.count, self.size)
 
 
 class BucketedOrder:
@@ -128,11 +132,9 @@ class BucketedOrder:
 
     def once(self) -> Iterator[Indices]:
         if self.tokens is None:
-            yield from ShuffledOrder(len(self.lengths), self.size, 0, shuffle=False).once()
-            return
-        bounds = cut_by_tokens(self.lengths, self.size, self.tokens)
-        for a, b in itertools.pairwise(bounds):
-            yield np.arange(a, b, dtype=np.int64)
+            return split_rows(self.count, self.size)
+        bounds = itertools.pairwise(cut_by_tokens(self.lengths, self.size, self.tokens))
+        return (np.arange(start, end) for start, end in bounds)
 
 
 def draw_plan(
@@ -360,5 +362,4 @@ class BalancedOrder:
         return chosen, np.full(len(chosen), self.epoch(step), np.int64)
 
     def once(self) -> Iterator[Indices]:
-        for start in range(0, self.count, self.size):
-            yield self.all[start : start + self.size]
+        return (self.all[rows] for rows in split_rows(self.count, self.size))

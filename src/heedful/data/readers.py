@@ -102,10 +102,7 @@ def from_hub(name: str, split: str = "train", column: str = "text", **options: A
     datasets = import_optional("datasets", "a data set of the hub")
     table = datasets.load_dataset(name, split=split, **options)
     if column not in table.column_names:
-        names = ", ".join(table.column_names)
-        raise InputError(
-            f"{name} has no column {column!r}", hint=nearest(column, table.column_names) or "it has " + names
-        )
+        raise InputError(f"{name} has no column {column!r}", hint=column_hint(column, table.column_names))
     settings = ("hub", name, split, column, getattr(table, "_fingerprint", None))
     return Documents(lambda: ([str(row[column])] for row in table), (), settings, name)
 

@@ -105,7 +105,7 @@ class BPE:
         return {pair: rank for rank, pair in enumerate(self.merges)}
 
     def replay(self, pieces: tuple[str, ...]) -> list[MergeStep]:
-        """Return the merges of a word from its letters, one by one: always the pair that was learned first."""
+        """Return the merges of a word from its letters on: always the pair that was learned first."""
         steps = []
         while mergeable := [pair for pair in pairwise(pieces) if pair in self.ranks]:
             pair = min(mergeable, key=self.ranks.__getitem__)

@@ -12,7 +12,6 @@ Readers are tried in this order; the first whose files are there is used:
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import tokenizers
 
 from heedful.core.errors import CorruptFile
-from heedful.core.files import read_json, write_text
+from heedful.core.files import read_json, write_json, write_text
 from heedful.text import sentencepiece, vocabularies
 from heedful.text.sentencepiece import read_sentencepiece
 from heedful.text.tokenizer import ROLES, Tokenizer, typed_failure
@@ -232,7 +231,6 @@ def save_tokenizer(tokenizer: Tokenizer | None, folder: Path, *, types: bool = F
     if types and settings["tokenizer_class"] == "PreTrainedTokenizerFast":
         settings.setdefault("model_input_names", ["input_ids", "token_type_ids", "attention_mask"])
     settings |= {f"{role}_token": token for role, token in tokenizer.roles.items()}
-    text = json.dumps(settings, indent=2, ensure_ascii=False, sort_keys=True)
-    write_text(folder / "tokenizer_config.json", text + "\n")
+    write_json(folder / "tokenizer_config.json", settings)
     if tokenizer.chat_template is not None:
         write_text(folder / "chat_template.jinja", tokenizer.chat_template)

@@ -21,7 +21,7 @@ from heedful.core.checks import check_choice, check_integer
 from heedful.core.errors import InputError
 from heedful.core.files import Paths, expand_paths, name_files, read_lines
 from heedful.text.tokenizer import ROLES, Tokenizer
-from heedful.text.vocabularies import set_template
+from heedful.text.vocabularies import make_backend, set_template
 
 Lines = Callable[[], Iterator[str]]
 Specials = Mapping[str, str]
@@ -114,10 +114,8 @@ def _train_bpe(lines: Lines, roles: Specials, size: int, lower: bool) -> tokeniz
         raise InputError(
             f"`vocab={size + len(set(roles.values()))}` is too small: bytes alone are 256 tokens"
         )
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.normalizer = normalizers.Lowercase() if lower else None
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
+    normalizer, split = normalizers.Lowercase() if lower else None, pre_tokenizers.ByteLevel(False)
+    backend = make_backend(models.BPE(), normalizer, split, decoders.ByteLevel())
     special, alphabet = list(dict.fromkeys(roles.values())), pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=size + len(special), initial_alphabet=alphabet, special_tokens=special, show_progress=False
@@ -144,26 +142,22 @@ def _train_wordpiece(lines: Lines, roles: Specials, size: int, lower: bool) -> t
         raise InputError(
             f"`vocab={size + len(special)}` is too small", hint=f"the letters of this text need {minimum}"
         )
-    learner = tokenizers.Tokenizer(models.WordPiece(unk_token=roles["unk"]))
-    learner.normalizer, learner.pre_tokenizer = normalizer, split
+    learner = make_backend(models.WordPiece(unk_token=roles["unk"]), normalizer, split)
     trainer = trainers.WordPieceTrainer(
         vocab_size=size + len(special), special_tokens=[*special, *letters], show_progress=False
     )
     learner.train_from_iterator(lines(), trainer)
-    backend = tokenizers.Tokenizer(models.WordPiece(learner.get_vocab(False), unk_token=roles["unk"]))
-    backend.normalizer, backend.pre_tokenizer = normalizer, split
-    backend.decoder = decoders.WordPiece(cleanup=True)
-    return backend
+    model = models.WordPiece(learner.get_vocab(False), unk_token=roles["unk"])
+    return make_backend(model, normalizer, split, decoders.WordPiece(cleanup=True))
 
 
 def _train_unigram(lines: Lines, roles: Specials, size: int, lower: bool) -> tokenizers.Tokenizer:
     """Write the space before a word as ▁."""
     special = list(dict.fromkeys(roles.values()))
-    learner = tokenizers.Tokenizer(models.Unigram())
     fold = [normalizers.Lowercase()] if lower else []
     spaces = [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
     normalizer = normalizers.Sequence([normalizers.NFKC(), *fold, *spaces])
-    learner.normalizer, learner.pre_tokenizer = normalizer, pre_tokenizers.Metaspace()
+    learner = make_backend(models.Unigram(), normalizer, pre_tokenizers.Metaspace())
     trainer = trainers.UnigramTrainer(
         vocab_size=size + len(special), special_tokens=special, unk_token=roles["unk"], show_progress=False
     )
@@ -174,10 +168,8 @@ def _train_unigram(lines: Lines, roles: Specials, size: int, lower: bool) -> tok
     vocab = json.loads(learner.to_str())["model"]["vocab"]
     pieces = stable_scores([(piece, score) for piece, score in vocab if piece not in special])
     table = [*((name, 0.0) for name in special), *pieces]
-    backend = tokenizers.Tokenizer(models.Unigram(table, unk_id=special.index(roles["unk"])))
-    backend.normalizer, backend.pre_tokenizer = normalizer, pre_tokenizers.Metaspace()
-    backend.decoder = decoders.Metaspace()
-    return backend
+    model = models.Unigram(table, unk_id=special.index(roles["unk"]))
+    return make_backend(model, normalizer, pre_tokenizers.Metaspace(), decoders.Metaspace())
 
 
 def stable_scores(pieces: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
@@ -212,12 +204,11 @@ def _train_word_level(
     units = sorted(counts, key=lambda unit: (-counts[unit], unit))[: max(size, 0)]
     names = dict.fromkeys([*roles.values(), *(sorted(units) if characters else units)])
     vocab = {name: i for i, name in enumerate(names)}
-    backend = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token=roles["unk"]))
-    backend.normalizer = normalizers.Lowercase() if lower else None
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    model = models.WordLevel(vocab, unk_token=roles["unk"])
+    normalizer = normalizers.Lowercase() if lower else None
     if characters:
-        backend.pre_tokenizer, backend.decoder = pre_tokenizers.Split("", "isolated"), decoders.Fuse()
-    return backend
+        return make_backend(model, normalizer, pre_tokenizers.Split("", "isolated"), decoders.Fuse())
+    return make_backend(model, normalizer, pre_tokenizers.WhitespaceSplit())
 
 
 Trainer = Callable[[Lines, Specials, int, bool], tokenizers.Tokenizer]

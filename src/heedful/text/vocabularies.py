@@ -42,6 +42,16 @@ def read_merges(path: Path) -> list[tuple[str, str]]:
     return merges
 
 
+def make_backend(
+    model: models.Model, normalizer: normalizers.Normalizer | None,
+    pre_tokenizer: pre_tokenizers.PreTokenizer | None, decoder: decoders.Decoder | None = None,
+) -> Tokenizer:  # fmt: skip
+    """Return a tokenizer of the library from its parts: what changes a text, splits it, and joins tokens."""
+    backend = Tokenizer(model)
+    backend.normalizer, backend.pre_tokenizer, backend.decoder = normalizer, pre_tokenizer, decoder
+    return backend
+
+
 def mark_special(backend: Tokenizer, tokens: Sequence[str], *, keep_space: Sequence[str] = ()) -> None:
     """Make those of `tokens` that the vocabulary has special: never split, left out when decoding.
 
@@ -90,15 +100,14 @@ def build_wordpiece(vocab: Mapping[str, int], settings: Mapping[str, Any]) -> To
 
     With <s>, </s> and <mask> in the vocabulary it is MPNet's: <s> a </s> </s> b </s>.
     """
-    backend = Tokenizer(models.WordPiece(dict(vocab), unk_token="[UNK]"))
     has_capitals = any(token != token.lower() for token in vocab if token.isalpha())  # else it is lower-cased
-    backend.normalizer = normalizers.BertNormalizer(
+    normalizer = normalizers.BertNormalizer(
         lowercase=bool(settings.get("do_lower_case", not has_capitals)),
         strip_accents=settings.get("strip_accents"),
         handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
     )
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece(cleanup=True)
+    model, decoder = models.WordPiece(dict(vocab), unk_token="[UNK]"), decoders.WordPiece(cleanup=True)
+    backend = make_backend(model, normalizer, pre_tokenizers.BertPreTokenizer(), decoder)
     if {"<s>", "</s>", "<mask>"} <= vocab.keys():
         mark_special(backend, ("<s>", "<pad>", "</s>", "[UNK]", "<mask>"), keep_space=("<mask>",))
         backend.post_processor = processors.RobertaProcessing(
@@ -115,11 +124,9 @@ def byte_level_backend(
     vocab: Mapping[str, int], merges: Merges, split: WordSplit, prefix_space: bool, whole_words: bool = False
 ) -> Tokenizer:
     """Return BPE over bytes, without special tokens; `whole_words` leaves words of the vocabulary unsplit."""
-    backend = Tokenizer(models.BPE(dict(vocab), list(merges), ignore_merges=whole_words))
-    if split.composed:
-        backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = split.pre_tokenizer(prefix_space=prefix_space)
-    backend.decoder = decoders.ByteLevel()
+    model = models.BPE(dict(vocab), list(merges), ignore_merges=whole_words)
+    normalizer = normalizers.NFC() if split.composed else None
+    backend = make_backend(model, normalizer, split.pre_tokenizer(prefix_space), decoders.ByteLevel())
     backend.post_processor = processors.ByteLevel(trim_offsets=False)
     return backend
 
@@ -150,10 +157,9 @@ def build_byte_level(
 
 def build_word_bpe(vocab: Mapping[str, int], merges: Merges) -> Tokenizer:
     """Return GPT's tokenizer: lower-cased words, merged letter by letter; </w> marks the end of a word."""
-    backend = Tokenizer(models.BPE(dict(vocab), list(merges), unk_token="<unk>", end_of_word_suffix="</w>"))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.BPEDecoder(suffix="</w>")
+    model = models.BPE(dict(vocab), list(merges), unk_token="<unk>", end_of_word_suffix="</w>")
+    split, decoder = pre_tokenizers.BertPreTokenizer(), decoders.BPEDecoder(suffix="</w>")
+    backend = make_backend(model, normalizers.BertNormalizer(lowercase=True), split, decoder)
     mark_special(backend, ("<unk>",))
     return backend
 

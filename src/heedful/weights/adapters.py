@@ -11,7 +11,6 @@ Tensors that are neither A nor B were trained whole: mostly a head.
 from __future__ import annotations
 
 import fnmatch
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +30,7 @@ from heedful.core.errors import (
     WrongShape,
     nearest,
 )
-from heedful.core.files import read_json, write_text
+from heedful.core.files import read_json, write_json
 from heedful.models.tensor_parallel import check_whole
 from heedful.nn.adapt import LoRA, adapted_modules, swap
 from heedful.weights.formats.tensor_files import PickleFile, SafeFile, save_tensors
@@ -146,7 +145,7 @@ def save_adapter(
     settings |= {"layers": list(layers), "whole": list(whole)} | ({"base": base} if base else {})
     tensors = {name: t.detach().to("cpu", dtype).contiguous() for name, t in {**small, **whole}.items()}
     save_tensors(tensors, folder / TENSORS, {"format": "pt"})
-    write_text(folder / SETTINGS, json.dumps(settings, indent=2) + "\n")
+    write_json(folder / SETTINGS, settings)
     return folder
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError, InputError
+from heedful.core.files import make_file_atomically
 from heedful.core.lazy import import_optional, missing_package
 from heedful.models import FAMILIES, by_gguf
 from heedful.models.base import LM, Config, Model
@@ -40,22 +41,18 @@ ENCODER_HEADS = ("none", "mlm", "pretrain")  # whose encoder alone is what other
 
 @contextmanager
 def write_whole(path: Path, ending: str) -> Iterator[Path]:
-    """Give a neighbour of `path` to be written and rename it at the end; what goes wrong leaves no file."""
+    """Give a neighbour of `path` to be written, which gets its name at the end."""
     if path.suffix != ending:
         raise InputError(f"{path} does not end in {ending}", hint=f"call it {path}{ending}")
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is not a file that can be replaced", hint="give the name of a new file")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.stem}.part{ending}")
     try:
-        yield partial
-        partial.replace(path)
+        with make_file_atomically(path) as partial:
+            yield partial
     except OSError as error:
         if error.errno is None:  # how NumPy says that less was written than asked
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
         raise
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def dense_model(model: Model) -> Model:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from heedful.core.checks import is_integer
 from heedful.core.errors import ConfigError, CorruptFile, InputError
-from heedful.core.files import read_json, write_text
+from heedful.core.files import read_json, write_json
 from heedful.core.padding import pad_rows, valid_mask
 from heedful.models.base import LM, Model
 from heedful.nn.head import pool_tokens
@@ -198,8 +197,8 @@ def write_pooling(pooling: Pooling | None, folder: Path, dim: int) -> None:
         }
         for i, kind in enumerate(kinds)
     ]
-    write_text(folder / "modules.json", json.dumps(modules, indent=2))
+    write_json(folder / "modules.json", modules)
     settings = {"word_embedding_dimension": dim} | {key: mode == pooling.mode for key, mode in MODES.items()}
-    write_text(folder / "1_Pooling" / "config.json", json.dumps(settings, indent=2))
+    write_json(folder / "1_Pooling" / "config.json", settings)
     limits = {"max_seq_length": pooling.length, "do_lower_case": False}
-    write_text(folder / "sentence_bert_config.json", json.dumps(limits))
+    write_json(folder / "sentence_bert_config.json", limits)

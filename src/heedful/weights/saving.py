@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from heedful.core.errors import InputError
+from heedful.core.files import write_json
 from heedful.core.images import write_image_processor
 from heedful.core.sound import write_sound_processor
 from heedful.models.assembled import MODEL_TYPE, has_own_parts
@@ -85,7 +85,7 @@ def _write_folder(model: Model, folder: Path) -> Path:
     if origin is None and model.config.head == "none" and family.prefix:
         tensors = {name.removeprefix(f"{family.prefix}."): tensor for name, tensor in tensors.items()}
     write_safetensors(folder, tensors)
-    _write_json(folder / "config.json", _saved_config(model, tensors))
+    write_json(folder / "config.json", _saved_config(model, tensors))
     _write_beside(model, folder)
     if adapter:
         save_adapter(model, folder)
@@ -113,7 +113,7 @@ def save_without_weights(model: Model, folder: Path) -> None:
     """
     hf_config = _saved_config(model, {})
     hf_config |= {"sharding": {"fields": _untold_fields(model, hf_config)}}
-    _write_json(folder / "config.json", hf_config)
+    write_json(folder / "config.json", hf_config)
     _write_beside(model, folder)
 
 
@@ -124,7 +124,7 @@ def save_on_base(model: Model, folder: str | Path, base: str, dtype: torch.dtype
     """
     folder = save_adapter(model, folder, base=base, dtype=dtype)
     hf_config = config_to(model.family, model.config, model.hf_config)
-    _write_json(folder / "config.json", hf_config)
+    write_json(folder / "config.json", hf_config)
     return folder
 
 
@@ -132,7 +132,7 @@ def _write_beside(model: Model, folder: Path) -> None:
     """Write what belongs to a model besides its config and its tensors: settings, tokenizer, pooling."""
     (folder / GENERATION).unlink(missing_ok=True)  # an earlier model's rules are not this one's
     if model.generation:
-        _write_json(folder / GENERATION, model.generation)
+        write_json(folder / GENERATION, model.generation)
     typed = "types" in model.config.field_names() and getattr(model.config, "types") > 1  # noqa: B009
     save_tokenizer(model.tokenizer, folder, types=typed)
     write_pooling(model.pooling, folder, model.config.dim)
@@ -172,7 +172,3 @@ def _untold_fields(model: Model, hf_config: dict[str, Any], names: Iterable[str]
     given = config_from(model.family, hf_config, names)
     ours = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
     return {name: value for name, value in ours.items() if value != getattr(given, name)}
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from heedful.core.checks import check_number
 from heedful.core.errors import ConfigError, InputError, count_of
 from heedful.data.batch import IGNORE
 from heedful.data.tokenization import Flags, Ids
@@ -36,10 +37,7 @@ class Masking:
     random: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate <= 1:
-            raise ConfigError(
-                f"`rate={self.rate}` of the tokens cannot be masked", hint="it must be above 0 and at most 1"
-            )
+        check_number("rate", self.rate, maximum=1, above=0, error=ConfigError)
         if min(self.masked, self.random) < 0 or self.masked + self.random > 1 + 1e-9:
             raise ConfigError(
                 f"`masked={self.masked}` and `random={self.random}` must be shares that sum to at most 1"
@@ -169,10 +167,7 @@ class Noise:
     mean: float = 3.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate <= 1:
-            raise InputError(
-                f"`rate={self.rate}` of the tokens cannot be noised", hint="it must be above 0 and at most 1"
-            )
+        check_number("rate", self.rate, maximum=1, above=0)
 
 
 def blank_tokens(ids: Ids, rng: Random, noise: Noise) -> Ids:

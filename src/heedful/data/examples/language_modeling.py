@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack, cast
+from typing import Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,53 +216,3 @@ def split_into_pieces(tokens: RaggedArray, width: int) -> DocumentPieces:
     """Return the pieces of every document."""
     counts = -(-tokens.lengths // width)
     return DocumentPieces(tokens, np.concatenate(([0], counts.cumsum())))
-
-
-@dataclass(frozen=True)
-class TextRows:
-    """Rows of plain text: read(row, epoch) gives the ids, and their documents if these are kept apart."""
-
-    read: Callable[[int, int], tuple[Ids, Ids | None]]
-    order: BucketedOrder | ShuffledOrder
-    fingerprint: str
-    tokenizer: TokenizerProtocol
-    options: BatchOptions
-
-    def build(self, kind: str, make: Callable[[int, int], Row], **settings: Any) -> Batches:
-        """Return the batches of what make(row, epoch) does to these rows."""
-        return self.options.build(
-            kind, self.tokenizer, self.order, make, self.fingerprint,
-            tokenizer=tokenizer_signature(self.tokenizer), packed=self.options.packed, **settings,
-        )  # fmt: skip
-
-
-def text_rows(
-    source: Source, tokenizer: TokenizerProtocol, width: int, options: BatchOptions, *,
-    min_tokens: int = 1, turn: bool = True, separate: bool = False,
-) -> TextRows:  # fmt: skip
-    """Return rows of at most `width` tokens, without special tokens: windows if packed, else pieces.
-
-    Packed rows run over the ends of documents; an end token stands between two. If they are kept
-    `separate`, each token comes with the number of its document.
-    """
-    documents = open_documents(source, options.unit, options.encoding)
-    end = find_template(tokenizer, end=True).after if options.packed else ()
-    tokens = tokenize_documents(documents, tokenizer, after=end, cache=options.cache)
-    order: BucketedOrder | ShuffledOrder
-    if options.packed:
-        windows = TokenWindows(tokens, width, options.seed, turn=turn)
-        order = options.shuffle(len(windows), tokens.name)
-    else:
-        pieces = split_into_pieces(tokens, width)
-        usable = np.flatnonzero(pieces.lengths >= min_tokens)
-        options.check_rows(len(usable), tokens.name)
-        order = BucketedOrder(pieces.lengths[usable], options.batch, options.seed)
-
-    def read_row(row: int, epoch: int) -> tuple[Ids, Ids | None]:
-        if not options.packed:
-            return pieces[int(usable[row])], None
-        positions, _ = windows.positions(row, epoch)
-        ids = tokens.flat[positions].astype(np.int64)
-        return ids, windows.documents(positions) if separate and len(tokens) > 1 else None
-
-    return TextRows(read_row, order, tokens.fingerprint, tokenizer, options)

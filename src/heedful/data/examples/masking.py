@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
-from heedful.core.checks import check_choice
+from heedful.core.checks import check_choice, check_integer, check_number
 from heedful.core.errors import InputError
 from heedful.core.files import split_lines
 from heedful.data.batch import IGNORE, Row
 from heedful.data.batch_options import BatchKeywords, BatchOptions, TextKeywords, takes_options
-from heedful.data.batches import Batches, seeded_generator
+from heedful.data.batches import Batches, BucketedOrder, ShuffledOrder, seeded_generator
 from heedful.data.examples.corruption import (
     NOISES,
     Masking,
@@ -28,7 +28,7 @@ from heedful.data.examples.corruption import (
     replace_tokens,
     span_lengths,
 )
-from heedful.data.examples.language_modeling import split_into_pieces, text_rows
+from heedful.data.examples.language_modeling import TokenWindows, split_into_pieces
 from heedful.data.readers import Documents, Source, open_documents, split_paragraphs
 from heedful.data.token_cache import RaggedArray, tokenize_documents
 from heedful.data.tokenization import (
@@ -49,14 +49,48 @@ FIXED = 0x57A71C  # tells draws that are the same every epoch from others
 
 def row_generators(seed: int, static: int) -> Callable[[int, int], np.random.Generator]:
     """Return the generator of each row and epoch: new every epoch, or one of `static` that take turns."""
-    if static < 0:
-        raise InputError(
-            f"`static={static}` must be the number of fixed maskings per row",
-            hint="give 0 to draw new ones in every epoch",
-        )
-    if static:
+    if check_integer("static", static, minimum=0):
         return lambda row, epoch: seeded_generator(seed, epoch % static, row, FIXED)
     return lambda row, epoch: seeded_generator(seed, epoch, row)
+
+
+def change_rows(
+    kind: str, source: Source, tokenizer: TokenizerProtocol, width: int, options: BatchOptions,
+    change: Callable[[Ids, np.random.Generator, Ids | None], Row], settings: dict[str, Any], *,
+    min_tokens: int = 1, static: int = 0, apart: bool = False,
+) -> Batches:  # fmt: skip
+    """Return the batches of what `change` makes of rows of at most `width` tokens, without special tokens.
+
+    Rows are windows if packed, else pieces of documents. Packed rows run over the ends of documents; an end
+    token stands between two. `change` gets the ids, the generator of the row, and the document of each token
+    if they are kept `apart`.
+    """
+    documents = open_documents(source, options.unit, options.encoding)
+    end = find_template(tokenizer, end=True).after if options.packed else ()
+    tokens = tokenize_documents(documents, tokenizer, after=end, cache=options.cache)
+    generators = row_generators(options.seed, static)
+    order: BucketedOrder | ShuffledOrder
+    if options.packed:
+        windows = TokenWindows(tokens, width, options.seed, turn=not static)
+        order = options.shuffle(len(windows), tokens.name)
+    else:
+        pieces = split_into_pieces(tokens, width)
+        usable = np.flatnonzero(pieces.lengths >= min_tokens)
+        options.check_rows(len(usable), tokens.name)
+        order = BucketedOrder(pieces.lengths[usable], options.batch, options.seed)
+
+    def make(row: int, epoch: int) -> Row:
+        if not options.packed:
+            return change(pieces[int(usable[row])], generators(row, epoch), None)
+        positions, _ = windows.positions(row, epoch)
+        ids = tokens.flat[positions].astype(np.int64)
+        inside = windows.documents(positions) if apart and len(tokens) > 1 else None
+        return change(ids, generators(row, epoch), inside)
+
+    return options.build(
+        kind, tokenizer, order, make, tokens.fingerprint,
+        tokenizer=tokenizer_signature(tokenizer), packed=options.packed, **settings,
+    )  # fmt: skip
 
 
 def make_masking(
@@ -88,19 +122,17 @@ def masked(
     options, template = BatchOptions(**keywords), find_template(tokenizer)
     masking = make_masking(tokenizer, rate, whole, 1 - keep - random, random)
     width = options.check_room(template.single_count)
-    rows = text_rows(source, tokenizer, width, options, turn=not static, separate=apart)
-    rng = row_generators(options.seed, static)
 
-    def make(row: int, epoch: int) -> Row:
-        ids, inside = rows.read(row, epoch)
-        tokens, labels = mask_tokens(template.wrap(ids), rng(row, epoch), masking)
+    def change(ids: Ids, rng: np.random.Generator, inside: Ids | None) -> Row:
+        tokens, labels = mask_tokens(template.wrap(ids), rng, masking)
         if inside is None:
             return {"tokens": tokens, "labels": labels}
         nearest = np.clip(np.arange(len(tokens)) - len(template.before), 0, len(ids) - 1)
         return {"tokens": tokens, "labels": labels, "documents": inside[nearest]}
 
-    return rows.build(
-        "masked", make, apart=apart, rate=rate, keep=keep, random=random, whole=whole, static=static
+    settings = dict(apart=apart, rate=rate, keep=keep, random=random, whole=whole, static=static)
+    return change_rows(
+        "masked", source, tokenizer, width, options, change, settings, static=static, apart=apart
     )
 
 
@@ -112,22 +144,18 @@ def permuted(
 
     extra["order"] is the rank of each token, drawn again every epoch. Special tokens come first.
     """
-    if not 0 < rate <= 1:
-        raise InputError("must lie above 0 and be at most 1", argument="rate", value=rate)
+    check_number("rate", rate, maximum=1, above=0)
     options, template = BatchOptions(**keywords), find_template(tokenizer)
-    rows, special = (
-        text_rows(source, tokenizer, options.check_room(template.single_count), options),
-        special_flags(tokenizer),
-    )
+    width, special = options.check_room(template.single_count), special_flags(tokenizer)
 
-    def make(row: int, epoch: int) -> Row:
-        ids, rng = template.wrap(rows.read(row, epoch)[0]), seeded_generator(options.seed, epoch, row)
+    def change(text: Ids, rng: np.random.Generator, inside: Ids | None) -> Row:
+        ids = template.wrap(text)
         fixed = special[ids]
         order = (rng.random(len(ids)) - fixed).argsort().argsort()
         last = len(ids) - max(1, round(rate * int((~fixed).sum())))
         return {"tokens": ids, "labels": np.where((order >= last) & ~fixed, ids, IGNORE), "order": order}
 
-    return rows.build("permuted", make, rate=rate)
+    return change_rows("permuted", source, tokenizer, width, options, change, {"rate": rate})
 
 
 @takes_options(TextKeywords)
@@ -149,17 +177,18 @@ def replaced(
         masking = make_masking(tokenizer, rate, False, 1.0, 0.0)
     else:
         masking = Masking(0, special_flags(tokenizer), None, rate, 0.0, 1.0)
-    rows = text_rows(source, tokenizer, options.check_room(template.single_count), options)
+    width = options.check_room(template.single_count)
 
-    def make(row: int, epoch: int) -> Row:
-        ids, rng = template.wrap(rows.read(row, epoch)[0]), seeded_generator(options.seed, epoch, row)
+    def change(text: Ids, rng: np.random.Generator, inside: Ids | None) -> Row:
+        ids = template.wrap(text)
         if generated:
             tokens, labels = mask_tokens(ids, rng, masking)
             return {"tokens": tokens, "labels": labels, "original": ids}
         tokens, flags = replace_tokens(ids, rng, masking)
         return {"tokens": tokens, "replaced": flags}
 
-    return rows.build("replaced", make, rate=rate, generated=generated)
+    settings = {"rate": rate, "generated": generated}
+    return change_rows("replaced", source, tokenizer, width, options, change, settings)
 
 
 @takes_options(BatchKeywords)
@@ -286,15 +315,14 @@ def spans(
     first = start_token_id(tokenizer, start, ("pad", "bos", "eos"))
     end = find_template(tokenizer, end=True).after
     width, _ = span_lengths(options.length - len(end) + 1, density, mean)
-    rows = text_rows(source, tokenizer, width, options, min_tokens=2)
 
-    def make(row: int, epoch: int) -> Row:
-        ids, _ = rows.read(row, epoch)
-        rest, cut = corrupt_spans(ids, seeded_generator(options.seed, epoch, row), marks, density, mean)
+    def change(ids: Ids, rng: np.random.Generator, inside: Ids | None) -> Row:
+        rest, cut = corrupt_spans(ids, rng, marks, density, mean)
         with_end = lambda ids: np.concatenate((ids, end)).astype(np.int64)
         return {"tokens": with_end(rest), **decoder_row(with_end(cut), first)}
 
-    return rows.build("spans", make, density=density, mean=mean, sentinels=marks, start=first)
+    settings = dict(density=density, mean=mean, sentinels=marks, start=first)
+    return change_rows("spans", source, tokenizer, width, options, change, settings, min_tokens=2)
 
 
 @takes_options(TextKeywords)
@@ -320,13 +348,12 @@ def denoise(
     first = start_token_id(tokenizer, start, ("eos", "sep", "bos", "pad"))
     template = find_template(tokenizer, end=True)
     width = options.check_room(template.single_count)
-    rows = text_rows(source, tokenizer, width, options, min_tokens=2)
 
-    def make(row: int, epoch: int) -> Row:
-        ids, _ = rows.read(row, epoch)
-        noisy, rng = ids, seeded_generator(options.seed, epoch, row)
+    def change(ids: Ids, rng: np.random.Generator, inside: Ids | None) -> Row:
+        noisy = ids
         for name in noises:
             noisy = NOISES[name](noisy, rng, noise)
         return {"tokens": template.wrap(noisy), **decoder_row(template.wrap(ids), first)}
 
-    return rows.build("denoise", make, noises=list(noises), rate=rate, mean=mean, start=first)
+    settings = dict(noises=list(noises), rate=rate, mean=mean, start=first)
+    return change_rows("denoise", source, tokenizer, width, options, change, settings, min_tokens=2)

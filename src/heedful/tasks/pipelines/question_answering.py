@@ -120,7 +120,7 @@ class QuestionAnswering(TrainableTask):
 
     @classmethod
     def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
-        """Return `Question`s. `locations` are what is never torn apart: the articles of SQuAD, or the texts."""
+        """Return `Question`s. `locations` are what is never split: the articles of SQuAD, or the texts."""
         columns: dict[str, str] = {}
         if source.kind == "squad":
             questions = data.squad(source.path, source.encoding)

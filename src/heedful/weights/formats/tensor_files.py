@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from heedful.core.errors import CorruptFile, NotFound
-from heedful.core.files import read_json
+from heedful.core.files import read_json, write_json
 from heedful.weights.formats.tensor_layout import check_fetched, read_layout
 
 DTYPES = {
@@ -277,7 +277,7 @@ def write_safetensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: 
     total = sum(t.numel() * t.element_size() for s in shards for t in s.values())
     weight_map = {name: file for file, shard in zip(files, shards, strict=True) for name in shard}
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    (folder / SAFE_INDEX).write_text(json.dumps(index, indent=2))
+    write_json(folder / SAFE_INDEX, index)
     return remove_others(folder, {SAFE_INDEX, *files})
 
 

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 
+from heedful.core.errors import count_of
+
 DELAY_SECONDS = 0.5  # before the line appears: what is faster needs none
 REDRAW_SECONDS = 0.1
 DEFAULT_WIDTH = 80  # columns of a terminal that does not say how wide it is
@@ -56,10 +58,7 @@ class ProgressLine(threading.Thread):
 
     def text(self) -> str:
         """Return the line without its spinner."""
-        counts = [
-            f"{done:,} {unit}" if total is None else f"{done:,} of {total:,} {unit}"
-            for unit, (done, total) in list(self.counts.items())
-        ]
+        counts = [count_of(done, unit, total=total) for unit, (done, total) in list(self.counts.items())]
         return " · ".join([self.activity, *counts, f"{time.monotonic() - self.started:.0f} s"])
 
     def close(self) -> None:

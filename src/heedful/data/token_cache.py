@@ -13,6 +13,7 @@ import re
 import shutil
 import tempfile
 import weakref
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -59,19 +60,11 @@ class RaggedArray:
 
 def ragged_array(rows: Iterable[Sequence[int] | NDArray[Any]], name: str = "the data") -> RaggedArray:
     """Return rows of numbers in memory, without a Python object for each."""
-    blocks: list[NDArray[Any]] = []
-    numbers: list[int] = []
-    ends: list[int] = [0]
-    total = 0
+    numbers, ends = array("I"), [0]
     for row in rows:
         numbers.extend(np.asarray(row).tolist())
-        total += len(row)
-        ends.append(total)
-        if len(numbers) > PIECE_CHARACTERS:
-            blocks.append(np.array(numbers, np.uint32))
-            numbers = []
-    flat = np.concatenate([*blocks, np.array(numbers, np.uint32)])
-    offsets = np.array(ends, np.int64)
+        ends.append(len(numbers))
+    flat, offsets = np.array(numbers, np.uint32), np.array(ends, np.int64)
     return RaggedArray(flat, offsets, fingerprint_arrays((flat, offsets)), name)
 
 

@@ -18,7 +18,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from heedful.core.checks import check_choice, check_integer
-from heedful.core.errors import InputError
+from heedful.core.errors import InputError, count_of
 from heedful.core.files import Paths, expand_paths, name_files, read_lines
 from heedful.text.tokenizer import ROLES, Tokenizer
 from heedful.text.vocabularies import make_backend, set_template
@@ -85,7 +85,8 @@ def train_tokenizer(
         raise InputError(f"{name_files(paths)} holds no text to learn a vocabulary from")
     size = vocab - len(set(roles.values())) - len(extra)
     if size < 1:
-        raise InputError(f"`vocab={vocab}` is too small: special tokens alone are {vocab - size}")
+        tokens = count_of(vocab - size, "special tokens")
+        raise InputError(f"`vocab={vocab}` is too small: it leaves no room next to {tokens}")
     backend = TRAINERS[kind](lines, roles, size, lower)
     names = dict.fromkeys([*roles.values(), *extra])
     as_special = lambda t: AddedToken(t, lstrip=t == "<mask>", normalized=False, special=True)
@@ -164,7 +165,8 @@ def _train_unigram(lines: Lines, roles: Specials, size: int, lower: bool) -> tok
     try:
         learner.train_from_iterator(lines(), trainer)
     except Exception as error:  # the library raises bare Exception
-        raise InputError(f"no unigram tokenizer of {size} pieces for this text: {error}") from None
+        pieces = count_of(size, "pieces")
+        raise InputError(f"no unigram tokenizer of {pieces} for this text: {error}") from None
     vocab = json.loads(learner.to_str())["model"]["vocab"]
     pieces = stable_scores([(piece, score) for piece, score in vocab if piece not in special])
     table = [*((name, 0.0) for name in special), *pieces]

@@ -165,8 +165,8 @@ def _train_unigram(lines: Lines, roles: Specials, size: int, lower: bool) -> tok
     try:
         learner.train_from_iterator(lines(), trainer)
     except Exception as error:  # the library raises bare Exception
-        pieces = count_of(size, "pieces")
-        raise InputError(f"no unigram tokenizer of {pieces} for this text: {error}") from None
+        most = count_of(size, "pieces")
+        raise InputError(f"no unigram tokenizer of {most} for this text: {error}") from None
     vocab = json.loads(learner.to_str())["model"]["vocab"]
     pieces = stable_scores([(piece, score) for piece, score in vocab if piece not in special])
     table = [*((name, 0.0) for name in special), *pieces]

@@ -107,7 +107,7 @@ class Pairs(Op):
         start = 0 if self.first else size - turned
         index = torch.arange(size)
         index[start : start + turned] = order + start
-        return rows.unflatten(0, (self.heads, size))[:, index].reshape(t.shape)
+        return rows.unflatten(0, (self.heads, size)).index_select(1, index).reshape(t.shape)
 
     def moves_rows(self, stored: torch.Size) -> bool:
         return stored[0] != self.heads

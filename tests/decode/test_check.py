@@ -47,6 +47,24 @@ def test_in_bfloat16_the_agreement_is_stated_and_nine_tokens_in_ten_must_be_the_
     assert "of the tokens agree" in str(report)
 
 
+def test_in_bfloat16_a_choice_between_logits_that_rounding_cannot_tell_apart_is_no_difference() -> None:
+    """16 bits tell 2.9 and 2.92 apart and nothing between, and a product of more rows adds in another order."""
+    model = heedful.quantize(tiny("ministral").to(torch.bfloat16), "int4")
+    report = heedful.check(model, tokens=6)
+    assert [c.agreement for c in report.comparisons] == [1.0] * 4, str(report)
+
+
+def test_in_bfloat16_a_stepper_that_writes_something_else_is_found_and_the_report_says_what_is_asked() -> None:
+    class Wrong(EagerStepper):
+        def step(self, tokens: Tensor, watch: object = None) -> Tensor:
+            return super().step(tokens).roll(1, -1)
+
+    model = tiny("ministral").to(torch.bfloat16)
+    report = heedful.check(model, tokens=6, fast=Wrong(model))
+    assert [c.mode for c in report.comparisons if c.agreement < 0.9] == ["compiled"]
+    assert str(report).endswith("NOT ok: nine tokens in ten must agree")
+
+
 @pytest.mark.parametrize("family", ENCODERS[:2])
 def test_the_vectors_of_an_encoder_are_compared_alone_and_in_a_batch(
     family: str, monkeypatch: pytest.MonkeyPatch

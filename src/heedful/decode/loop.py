@@ -124,7 +124,12 @@ def generate(
 
 
 def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Iterator[Piece]:
-    """Choose a token for every row, yield it, step; rows that are done leave the batch."""
+    """Choose a token for every row, yield it, step; rows that are done leave the batch.
+
+    If nobody needs more than tokens, a fast stepper takes several steps at once, as many as take
+    BURST_SECONDS. On a GPU the next ones are launched before the host reads the tokens of the last. What a
+    row wrote after its end is dropped; none is stepped beyond its limit.
+    """
     model, samples = stepper.model, request.settings.samples
     rows = [
         GeneratedRow(model, request, ids, i, s) for i, ids in enumerate(prompts.ids) for s in range(samples)
@@ -134,32 +139,42 @@ def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Itera
         return
     length = max(len(row.before) for row in rows) + max(row.limit for row in rows)
     logits = prompts.prefill(stepper, samples, length)
-    choose, ahead = TokenChooser(model, request, rows), logits.device.type == "cuda"
-    greedy = request.settings.greedy
-    if isinstance(stepper, FastStepper) and request.needs_only_logits and (ahead or greedy):
-        yield from decode_bursts(stepper, rows, logits, choose)
-        return
+    on_gpu, choose = logits.device.type == "cuda", TokenChooser(model, request, rows)
+    # A constraint, and a rule that may leave no token, are followed on the host, which must have read.
+    ahead = 2 if on_gpu and request.guide is None and not request.settings.forbids else 1
+    burst_seconds = BURST_SECONDS if on_gpu else CPU_BURST_SECONDS
+    bursts = stepper if isinstance(stepper, FastStepper) and request.needs_only_logits else None
+    chosen, size, steps, began = choose(logits), 1, 1, time.perf_counter()
+    launched = [copy_to_host(chosen)]  # what is not read yet; `steps` are the tokens of each row so far
     while True:
-        chosen = choose(logits)
-        tokens, ready = chosen[0], copy_to_host(chosen)
-        launched = ahead and not any(row.last for row in rows)
-        if launched:
-            logits = stepper.step(tokens)
-        for row, (token, *scores) in zip(rows, zip(*ready(), strict=True), strict=True):
-            if row.finish is None:
-                yield row.take(token, *scores)
+        tokens = chosen[0][:, -1]
+        more = min(size, min(row.limit for row in rows if row.finish is None) - steps)
+        if more > 0 and len(launched) < ahead:  # twice, if a row left that kept others from going on
+            chosen = choose(stepper.step(tokens)) if bursts is None else choose.ahead(bursts, tokens, more)
+            steps += chosen[0].shape[1]
+            launched.append(copy_to_host(chosen))
+            if len(launched) < ahead:
+                continue
+        columns = launched.pop(0)()
+        count = len(columns[0][0])
+        for t in range(count):
+            for b, row in enumerate(rows):
+                if row.finish is None:
+                    yield row.take(*(column[b][t] for column in columns))
         report_progress("tokens", len(rows[0].ids), rows[0].limit)
         alive = [i for i, row in enumerate(rows) if row.finish is None]
         if not alive:
             return
         if len(alive) < len(rows) and not stepper.fixed_batch:
-            index = torch.tensor(alive, device=tokens.device)
-            rows, tokens = [rows[i] for i in alive], tokens[index]
-            logits = logits[index] if launched else logits
+            rows, index = [rows[i] for i in alive], torch.tensor(alive, device=tokens.device)
             stepper.reorder(index)
             choose.keep(rows, index)
-        if not launched:
-            logits = stepper.step(tokens)
+            chosen = (chosen[0][index],)
+            launched = [select_rows(copied, alive) for copied in launched]
+        now = time.perf_counter()
+        seconds, began = (now - began) / count, now
+        if bursts is not None and steps > 1:  # else there was no step yet
+            size = max(1, min(MAX_BURST, int(burst_seconds / max(seconds, 1e-6))))
 
 
 def copy_to_host(tensors: tuple[Tensor, ...]) -> Callable[[], list[list[Any]]]:
@@ -176,47 +191,6 @@ def copy_to_host(tensors: tuple[Tensor, ...]) -> Callable[[], list[list[Any]]]:
         return [c.tolist() for c in copies]
 
     return wait
-
-
-def decode_bursts(
-    stepper: EagerStepper, rows: list[GeneratedRow], logits: Tensor, choose: TokenChooser
-) -> Iterator[Piece]:
-    """Yield the tokens that every row gets after `logits` (B, V); rows that are done leave the batch.
-
-    The host launches some steps, as many as take BURST_SECONDS, and on a GPU the next before it reads them.
-    What a row wrote after its end is dropped; none is stepped beyond its limit.
-    """
-    (tokens,), size, began = choose(logits), 1, time.perf_counter()
-    on_gpu = logits.device.type == "cuda"
-    burst, ahead = (BURST_SECONDS, 2) if on_gpu else (CPU_BURST_SECONDS, 1)
-    launched, steps = [copy_to_host((tokens[:, None],))], 1  # what is not read yet; tokens of each row so far
-    while True:
-        more = min(size, min(row.limit for row in rows) - steps)
-        if more > 0 and len(launched) < ahead:  # after a row left, twice
-            written = choose.choose_ahead(stepper, tokens, more)
-            tokens, steps = written[:, -1], steps + written.shape[1]
-            launched.append(copy_to_host((written,)))
-            if len(launched) < ahead:
-                continue
-        texts: list[list[int]] = launched.pop(0)()[0]
-        for column in zip(*texts, strict=True):
-            for row, token in zip(rows, column, strict=True):
-                if row.finish is None:
-                    yield row.take(token)
-        report_progress("tokens", len(rows[0].ids), rows[0].limit)
-        alive = [i for i, row in enumerate(rows) if row.finish is None]
-        if not alive:
-            return
-        if len(alive) < len(rows):
-            rows, index = [rows[i] for i in alive], torch.tensor(alive, device=tokens.device)
-            stepper.reorder(index)
-            choose.keep(rows, index)
-            tokens = tokens[index]
-            launched = [select_rows(copied, alive) for copied in launched]
-        now = time.perf_counter()
-        seconds, began = (now - began) / len(texts[0]), now
-        if steps > 1:  # else there was no step yet
-            size = max(1, min(MAX_BURST, int(burst / max(seconds, 1e-6))))
 
 
 def select_rows(

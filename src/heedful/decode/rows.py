@@ -232,13 +232,14 @@ class TokenChooser:
             self.history = torch.from_numpy(history).to(model.device)
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
-        """Return tokens (B,), their logprobs (B,) if scored, and the N most likely if logprobs=N."""
+        """Return what `choose_tokens` does as columns: tokens (B, 1), logprobs (B, 1) and more."""
         uniform = lambda: self.uniforms(1, logits.device)[:, 0]
         chosen = choose_tokens(logits, self.request, self.rows, self.history, self.t, uniform)
+        columns = tuple(t[:, None] for t in chosen)
         if self.history is not None:
-            self.history = torch.cat((self.history, chosen[0][:, None]), 1)
+            self.history = torch.cat((self.history, columns[0]), 1)
         self.t += 1
-        return chosen
+        return columns
 
     def uniforms(self, count: int, device: torch.device) -> Tensor:
         """Return the random numbers of each row's next `count` tokens, (B, count)."""
@@ -247,12 +248,12 @@ class TokenChooser:
             self.u = drawn if self.u is None else torch.cat((self.u, drawn), 1)
         return self.u[:, self.t : self.t + count]
 
-    def choose_ahead(self, stepper: EagerStepper, tokens: Tensor, count: int) -> Tensor:
+    def ahead(self, stepper: EagerStepper, tokens: Tensor, count: int) -> tuple[Tensor]:
         """Append tokens (B,) and let the stepper choose the next of each row, (B, at most `count`)."""
         settings = self.request.settings
         numbers = None if settings.greedy else self.uniforms(count, tokens.device)
         self.t += count
-        return stepper.step_ahead(tokens, count, settings, numbers, self.request.eos)
+        return (stepper.step_ahead(tokens, count, settings, numbers, self.request.eos),)
 
     def keep(self, rows: list[GeneratedRow], index: Tensor) -> None:
         """Keep only these rows."""

@@ -20,10 +20,9 @@ from heedful.core.errors import InputError
 from heedful.decode.engines.graph_stepper import RECORDINGS, GraphStepper, rounded_capacity
 from heedful.decode.engines.static_state import all_tensors
 from heedful.decode.fast import choose_stepper, fast
-from heedful.decode.loop import decode_bursts
+from heedful.decode.loop import decode_tokens
 from heedful.decode.quantize import quantize
 from heedful.decode.request import encode_prompts, make_request
-from heedful.decode.rows import GeneratedRow, TokenChooser
 from heedful.decode.settings import GenerationSettings
 from heedful.decode.stepper import EagerStepper
 from heedful.models.base import Model, Seq2Seq
@@ -263,13 +262,12 @@ def test_bursts_write_what_steps_write_when_rows_end_at_different_times(
     settings: dict[str, Any] = {"max_tokens": 23, "eos": [7, 11, 30], **drawn}
     request = make_request(model, GenerationSettings(**settings), scored=False)
     stepper, prompts = GraphStepper(model), encode_prompts(model, given(model))
-    rows = [GeneratedRow(model, request, row, i, 0) for i, row in enumerate(prompts.ids)]
-    choose = TokenChooser(model, request, rows)
-    pieces = list(decode_bursts(stepper, rows, prompts.prefill(stepper, 1, 32), choose))
+    pieces = list(decode_tokens(stepper, prompts, request))
     found = [[p.token for p in pieces if p.row == number] for number in range(3)]
     want = heedful.generate(EagerStepper(model), given(model), details=True, **settings)
     assert [ids[: len(w.ids)] for ids, w in zip(found, want, strict=True)] == [w.ids for w in want]
-    assert [row.finish for row in rows] == [w.finish for w in want]
+    ends = {p.row: p.finish for p in pieces if p.finish is not None}
+    assert [ends[number] for number in range(3)] == [w.finish for w in want]
 
 
 def test_a_burst_ends_where_a_row_reaches_its_context() -> None:
@@ -278,9 +276,7 @@ def test_a_burst_ends_where_a_row_reaches_its_context() -> None:
     texts = [ids(model, 1, context - 3)[0].tolist(), ids(model, 1, 4)[0].tolist()]
     request = make_request(model, GenerationSettings(max_tokens=12, eos=[]), scored=False)
     stepper, prompts = GraphStepper(model), encode_prompts(model, texts)
-    rows = [GeneratedRow(model, request, row, i, 0) for i, row in enumerate(prompts.ids)]
-    choose, logits = TokenChooser(model, request, rows), prompts.prefill(stepper, 1, context)
-    pieces = list(decode_bursts(stepper, rows, logits, choose))
+    pieces = list(decode_tokens(stepper, prompts, request))
     found = [[p.token for p in pieces if p.row == number] for number in range(2)]
     assert found == heedful.generate(EagerStepper(model), texts, max_tokens=12, eos=[])
 

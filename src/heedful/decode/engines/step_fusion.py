@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from heedful.decode.engines.step_operators import MAX_PRODUCTS, Newest, Norm, Operators, Product
+from heedful.decode.engines.step_operators import MAX_PRODUCTS, Norm, Operators, Product
 from heedful.nn.position import Rotary
 
 R = TypeVar("R")
@@ -101,10 +101,10 @@ def writes_in_place(name: str) -> bool:
     return (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__setitem__"))
 
 
-def run(function: Callable[..., R], *args: Any) -> R:
+def run(function: Callable[..., R], *args: Any, **more: Any) -> R:
     """Call a function whose tensors are all computed, and which is not looked into."""
     with torch._C.DisableTorchFunction():
-        return function(*args)
+        return function(*args, **more)
 
 
 class FusedOperators(TorchFunctionMode):
@@ -270,12 +270,12 @@ class FusedOperators(TorchFunctionMode):
             kind = Norm("scaled", squares, None, first.after.norm.eps)
             first.after.scaled = scaled.view(first.shape), kind
 
-    def compute_all(self, *tensors: Tensor | None) -> list[Any]:
-        """Compute all that waits, and these."""
-        self.flush()
-        return [self.compute(t) for t in tensors]
-
     # What rows of the table of parts call by name.
+
+    def call(self, operator: Callable[..., R], *args: Any, **more: Any) -> R:
+        """Compute all that waits, the tensors given, and an operator of them."""
+        self.flush()
+        return run(operator, *map(self.compute, args), **more)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         norm = Norm("rms", weight, None, eps)
@@ -289,25 +289,3 @@ class FusedOperators(TorchFunctionMode):
             cos, sin = run(rotary.table, positions, positions[:, -1:] + 1)
             self.tables[rotary] = cos[0, 0].float().contiguous(), sin[0, 0].float().contiguous()
         return self.tables[rotary]
-
-    def attend(self, q: Tensor, keys: Tensor, values: Tensor, scale: float, **more: Any) -> Tensor:
-        (q,) = self.compute_all(q)
-        newest: Newest | None = more.get("newest")
-        if newest is not None:
-            more["newest"] = replace(newest, k=self.compute(newest.k), v=self.compute(newest.v))
-        with torch._C.DisableTorchFunction():
-            return self.base.attend(q, keys, values, scale, **more)
-
-    def lstm_cell(self, gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        return run(self.base.lstm_cell, *self.compute_all(gates, c))
-
-    def conv_silu(self, x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return run(self.base.conv_silu, *self.compute_all(x, window, weight, bias))
-
-    def selective_step(self, *tensors: Tensor) -> Tensor:
-        return run(self.base.selective_step, *self.compute_all(*tensors))
-
-    def gated_linear_step(
-        self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, S: Tensor, tau: float, scale: float
-    ) -> Tensor:
-        return run(self.base.gated_linear_step, *self.compute_all(q, k, v, decay, S), tau, scale)

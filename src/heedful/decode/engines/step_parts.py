@@ -2,14 +2,15 @@
 
     model  →  stepping_copy(model, operators), the same tensors under the same names
 
-In the copy, a part whose class is a key of STEP_PARTS is replaced by one of the class next to it. That class
-computes the same equation for one new token by the operators of a step (step_operators.py). A part without a
-row stays what it is, and is recorded as it is; so does any of a subclass, whose equation may be another. The
-parts themselves know nothing of this.
+In the copy, a part whose class is a key of STEP_PARTS first asks the class next to it. That class computes
+the same equation for one new token by the operators of a step (step_operators.py). A part without a row stays
+what it is, and is recorded as it is; so does any of a subclass, whose equation may be another. The parts
+themselves know nothing of this.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -57,13 +58,8 @@ class StepPart(nn.Module):
 
 class RMSNormStep(StepPart, RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
-        if x.dtype != self.weight.dtype:
+        if x.dtype != self.weight.dtype and not isinstance(self, NarrowRMSNorm):
             return super().forward(x)
-        return self.operators.rms_norm(x, self.weight, self.eps)
-
-
-class NarrowRMSNormStep(StepPart, NarrowRMSNorm):
-    def forward(self, x: Tensor) -> Tensor:
         return self.operators.rms_norm(x, self.weight, self.eps)
 
 
@@ -73,18 +69,6 @@ class QuantisedStep(StepPart, Quantised):
         product = Product(self.weight, self.bias, scale=self.scale, group=group)
         out = self.operators.defer_product(x, product)
         return super().forward(x) if out is None else out
-
-
-class Int8LinearStep(QuantisedStep, Int8Linear):
-    pass
-
-
-class Int4LinearStep(QuantisedStep, Int4Linear):
-    pass
-
-
-class TiedLinearStep(QuantisedStep, TiedLinear):
-    pass
 
 
 class AttentionStep(StepPart, Attention):
@@ -102,30 +86,25 @@ class AttentionStep(StepPart, Attention):
         k = normed_heads(k, self.kv_heads, self.k_norm, ctx)
         assert isinstance(ctx.past, Tensor)
         angles = None if self.rotary is None else self.operators.angles(self.rotary, ctx.k_pos)
-        newest = Newest(k, split_heads(v, self.kv_heads), ctx.past, angles, self.window)
-        sinks = self.sinks if isinstance(self, SinkAttention) else None
-        heads = self.operators.attend(
-            q, state.k, state.v, self.scale, newest=newest, bias=ctx.bias, softcap=self.softcap, sinks=sinks
-        )
+        v, bias, ops = split_heads(v, self.kv_heads), ctx.bias, self.operators
+        if isinstance(self, KeptHeads) and bias is not None and bias.shape[1] > 1:
+            bias = bias[:, list(self.kept)]
+        newest = Newest(ops.compute(k), ops.compute(v), ctx.past, angles, self.window)
+        heads = ops.call(
+            ops.base.attend, q, state.k, state.v, self.scale, newest=newest, bias=bias, softcap=self.softcap,
+            sinks=self.sinks if isinstance(self, SinkAttention) else None,
+        )  # fmt: skip
         out: Tensor = self.o(join_heads(heads))
         return out
-
-
-class KeptHeadsStep(KeptHeads, AttentionStep):
-    """The heads of a shared bias are chosen first."""
-
-
-class SinkAttentionStep(AttentionStep, SinkAttention):
-    pass
 
 
 class CrossAttentionStep(StepPart, CrossAttention):
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         if not isinstance(state, StaticRecurrentState) or x.shape[1] > 1 or self.head_dim > MAX_HEAD:
             return super().forward(x, ctx, state)
-        q = split_heads(self.q(x), self.heads)
+        q, ops = split_heads(self.q(x), self.heads), self.operators
         keep = None if ctx.memory_mask is None else ctx.memory_mask.valid
-        heads = self.operators.attend(q, state["k"], state["v"], self.scale, keep=keep)
+        heads = ops.call(ops.base.attend, q, state["k"], state["v"], self.scale, keep=keep)
         out: Tensor = self.o(join_heads(heads))
         return out
 
@@ -140,8 +119,8 @@ class ConvStep(StepPart):
         return x.shape[1] == 1 and isinstance(state, StaticRecurrentState)
 
     def conv_silu(self, x: Tensor, state: PartState | None) -> Tensor:
-        window = cast(StaticRecurrentState, state)["window"]
-        return self.operators.conv_silu(x, window, self.conv.weight, self.conv.bias)
+        window, ops = cast(StaticRecurrentState, state)["window"], self.operators
+        return ops.call(ops.base.conv_silu, x, window, self.conv.weight, self.conv.bias)
 
 
 class MambaStep(ConvStep, Mamba):
@@ -151,8 +130,8 @@ class MambaStep(ConvStep, Mamba):
         value, gate = self.value(x), self.gate(x)
         u = self.conv_silu(value, state)
         low, B, C = self.low(u), self.B(u), self.C(u)  # products of one x, asked for one after the other
-        h = cast(StaticRecurrentState, state)["h"]
-        y = self.operators.selective_step(u, self.delta(low), B, C, self.A_log, self.D, gate, h)
+        h, ops = cast(StaticRecurrentState, state)["h"], self.operators
+        y = ops.call(ops.base.selective_step, u, self.delta(low), B, C, self.A_log, self.D, gate, h)
         out: Tensor = self.out(y)
         return out
 
@@ -168,8 +147,8 @@ class Mamba2Step(ConvStep, Mamba2):
         spread = lambda row: row.repeat_interleave(self.head_dim, -1)
         A_log = spread(self.A_log)[:, None].expand(-1, self.state).contiguous()
         delta = spread(to_float32(self.delta(x)) + to_float32(self.step_bias))
-        h = cast(StaticRecurrentState, state)["h"]
-        y = self.operators.selective_step(u, delta, B, C, A_log, spread(self.D), self.gate(x), h)
+        h, ops = cast(StaticRecurrentState, state)["h"], self.operators
+        y = ops.call(ops.base.selective_step, u, delta, B, C, A_log, spread(self.D), self.gate(x), h)
         out: Tensor = self.out(self.norm(y))
         return out
 
@@ -178,8 +157,8 @@ class GatedLinearAttentionStep(StepPart, GatedLinearAttention):
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         if x.shape[1] > 1 or not isinstance(state, StaticRecurrentState):
             return super().forward(x, ctx, state)
-        rows = (self.q(x), self.k(x), self.v(x), self.decay(self.low(x)))
-        heads = self.operators.gated_linear_step(*rows, state["S"], self.tau, self.scale)
+        rows, ops = (self.q(x), self.k(x), self.v(x), self.decay(self.low(x))), self.operators
+        heads = ops.call(ops.base.gated_linear_step, *rows, state["S"], self.tau, self.scale)
         out: Tensor = self.o(join_heads(self.norm(heads)) * F.silu(self.gate(x)))
         return out
 
@@ -204,28 +183,27 @@ class RecurrenceStep(StepPart, Recurrence):
         return False
 
 
-class RNNStep(RecurrenceStep, RNN):
-    pass
-
-
-class GRUStep(RecurrenceStep, GRU):
-    pass
-
-
 class LSTMStep(RecurrenceStep, LSTM):
     def cell(self, x: Tensor, carry: Carry, see: See) -> Carry:
-        h, c = self.operators.lstm_cell(x + self.h(carry["h"]), carry["c"])
+        ops = self.operators
+        h, c = ops.call(ops.base.lstm_cell, x + self.h(carry["h"]), carry["c"])
         return {"h": see("h", h), "c": see("c", c)}
 
 
 STEP_PARTS: dict[type[nn.Module], type[StepPart]] = {
-    RMSNorm: RMSNormStep, NarrowRMSNorm: NarrowRMSNormStep,
-    Int8Linear: Int8LinearStep, Int4Linear: Int4LinearStep, TiedLinear: TiedLinearStep,
-    Attention: AttentionStep, KeptHeads: KeptHeadsStep, SinkAttention: SinkAttentionStep,
+    RMSNorm: RMSNormStep, NarrowRMSNorm: RMSNormStep,
+    Int8Linear: QuantisedStep, Int4Linear: QuantisedStep, TiedLinear: QuantisedStep,
+    Attention: AttentionStep, KeptHeads: AttentionStep, SinkAttention: AttentionStep,
     CrossAttention: CrossAttentionStep,
     Mamba: MambaStep, Mamba2: Mamba2Step, GatedConv: GatedConvStep, GatedDeltaNet: GatedDeltaNetStep,
-    GatedLinearAttention: GatedLinearAttentionStep, RNN: RNNStep, GRU: GRUStep, LSTM: LSTMStep,
+    GatedLinearAttention: GatedLinearAttentionStep, RNN: RecurrenceStep, GRU: RecurrenceStep, LSTM: LSTMStep,
 }  # fmt: skip
+
+
+@functools.cache
+def step_class(kind: type[nn.Module]) -> type[nn.Module]:
+    """Return the class of a part in the copy: what the table says comes before what the part itself says."""
+    return type(f"{kind.__name__}Step", (STEP_PARTS[kind], kind), {}) if kind in STEP_PARTS else kind
 
 
 def stepping_copy(model: LM | Seq2Seq, operators: FusedOperators) -> LM | Seq2Seq:
@@ -233,7 +211,7 @@ def stepping_copy(model: LM | Seq2Seq, operators: FusedOperators) -> LM | Seq2Se
     copies: dict[nn.Module, nn.Module] = {}
 
     def copy(module: nn.Module) -> nn.Module:
-        kind = STEP_PARTS.get(type(module), type(module))
+        kind = step_class(type(module))
         if kind is type(module) and not module._modules:
             return module
         if module not in copies:

@@ -48,13 +48,15 @@ def test_in_bfloat16_the_agreement_is_stated_and_nine_tokens_in_ten_must_be_the_
 
 
 def test_in_bfloat16_a_choice_between_logits_that_rounding_cannot_tell_apart_is_no_difference() -> None:
-    """16 bits tell 2.9 and 2.92 apart and nothing between, and a product of more rows adds in another order."""
+    """Between 2.9 and 2.92 there is nothing in 16 bits, and a product of more rows is rounded once more."""
     model = heedful.quantize(tiny("ministral").to(torch.bfloat16), "int4")
     report = heedful.check(model, tokens=6)
     assert [c.agreement for c in report.comparisons] == [1.0] * 4, str(report)
 
 
-def test_in_bfloat16_a_stepper_that_writes_something_else_is_found_and_the_report_says_what_is_asked() -> None:
+def test_in_bfloat16_a_stepper_that_writes_something_else_is_found_and_the_report_says_what_is_asked() -> (
+    None
+):
     class Wrong(EagerStepper):
         def step(self, tokens: Tensor, watch: object = None) -> Tensor:
             return super().step(tokens).roll(1, -1)

@@ -14,7 +14,8 @@ left out when it is copied. A row may hold `capacity` positions at most; the cal
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +36,15 @@ from heedful.nn.state import (
 # Tensors of a part that run along an encoder's memory, and the axis that does.
 MEMORY_AXES = {"k": 2, "v": 2, "keys": 1}
 Rows = Tensor | slice  # numbers (n,) of rows, or all of them
+
+
+class Size(NamedTuple):
+    """What a static state has room for, and the type that keys and values are kept in; None: their own."""
+
+    rows: int
+    capacity: int  # positions of a row
+    memory_capacity: int  # tokens of a source
+    cache_dtype: torch.dtype | None
 
 
 def positions_after(past: Tensor, count: int) -> Tensor:
@@ -59,25 +69,21 @@ def as_indexable(x: Tensor) -> Tensor:
 class StaticCache:
     """Keys and values (B, G, S, ·) that never move; row b's token at position p stands in slot p mod S.
 
-    The newest entries of a window replace the oldest. Otherwise
-    every position has a slot, and what lies beyond a row's own is hidden by the mask of the pass. They may be
-    kept in 8-bit floats: they are rounded once, when they are written.
+    The newest entries of a window replace the oldest. Otherwise every position has a slot, and what lies
+    beyond a row's own is hidden by the mask of the pass. They may be kept in 8-bit floats: they are rounded
+    once, when they are written.
     """
 
     k: Tensor
     v: Tensor
 
-    def allocate(
-        self, like: KV | SlidingKV, rows: int, slots: int, dtype: torch.dtype | None
-    ) -> tuple[Tensor, Tensor]:
+    def allocate(self, like: KV | SlidingKV, size: Size, slots: int) -> None:
         assert like.k is not None
         assert like.v is not None
         self.dtype = like.k.dtype  # what is appended, and given back
-        make = lambda t: as_indexable(
-            torch.empty(rows, t.shape[1], slots, t.shape[3], dtype=dtype or t.dtype, device=t.device)
-        )
-        k, v = (make(t).zero_().view(dtype or t.dtype) for t in (like.k, like.v))
-        return k, v
+        dtype = size.cache_dtype or like.k.dtype
+        make = lambda t: torch.empty(size.rows, t.shape[1], slots, t.shape[3], dtype=dtype, device=t.device)
+        self.k, self.v = (as_indexable(make(t)).zero_().view(dtype) for t in (like.k, like.v))
 
     def put(self, k: Tensor, v: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """Write tokens (B, G, T, ·) at positions (B, T); return all slots."""
@@ -107,21 +113,27 @@ class StaticCache:
 class StaticKV(StaticCache, KV):  # type: ignore[misc]  # its tensors are never None
     """A KV of which row b has `past[b]` positions: `append` writes there and gives back all slots."""
 
-    def __init__(self, like: KV, rows: int, capacity: int, dtype: torch.dtype | None = None) -> None:
-        KV.__init__(self, capacity)
-        self.k, self.v = self.allocate(like, rows, capacity, dtype)
+    def __init__(self, like: KV, size: Size) -> None:
+        KV.__init__(self, size.capacity)
+        self.allocate(like, size, size.capacity)
 
     def append(self, k: Tensor, v: Tensor, past: int | Tensor) -> tuple[Tensor, Tensor]:
         assert isinstance(past, Tensor), "a static state counts on the device"
         return self.put(k, v, positions_after(past, k.shape[2]))
 
+    def ordinary(self, length: int) -> KV:
+        """A KV over the same memory; keys kept in 8 bits are widened."""
+        kv = KV(self.capacity)
+        kv.k, kv.v = self.k.to(self.dtype), self.v.to(self.dtype)
+        return kv
+
 
 class StaticSlidingKV(StaticCache, SlidingKV):  # type: ignore[misc]
     """A SlidingKV whose slots, few or as many as its window needs, are all given back."""
 
-    def __init__(self, like: SlidingKV, rows: int, capacity: int, dtype: torch.dtype | None = None) -> None:
-        SlidingKV.__init__(self, like.window, capacity)
-        self.k, self.v = self.allocate(like, rows, min(capacity, self.slots), dtype)
+    def __init__(self, like: SlidingKV, size: Size) -> None:
+        SlidingKV.__init__(self, like.window, size.capacity)
+        self.allocate(like, size, min(size.capacity, self.slots))
 
     def append(self, k: Tensor, v: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """As SlidingKV; at most `spare` tokens at once, or the first would not see its whole window."""
@@ -135,16 +147,21 @@ class StaticSlidingKV(StaticCache, SlidingKV):  # type: ignore[misc]
         assert source.k is not None
         super().write(source, slots, rows, source.k.shape[2], None)
 
+    def ordinary(self, length: int) -> SlidingKV:
+        sliding = SlidingKV(self.window, self.capacity)
+        sliding.k, sliding.v, sliding.reached = self.k.to(self.dtype), self.v.to(self.dtype), length
+        return sliding
+
 
 class StaticRecurrentState(RecurrentState):
     """Named tensors that are written over in place; those along an encoder's memory have room for it."""
 
-    def __init__(self, like: RecurrentState, rows: int, memory_capacity: int) -> None:
+    def __init__(self, like: RecurrentState, size: Size) -> None:
         super().__init__()
         for name, tensor in like.tensors.items():
-            shape = [rows, *tensor.shape[1:]]
+            shape = [size.rows, *tensor.shape[1:]]
             if name in MEMORY_AXES:
-                shape[MEMORY_AXES[name]] = memory_capacity
+                shape[MEMORY_AXES[name]] = size.memory_capacity
             self.tensors[name] = tensor.new_zeros(shape)
 
     def update(self, **tensors: Tensor) -> None:
@@ -152,7 +169,9 @@ class StaticRecurrentState(RecurrentState):
             if new is not self.tensors[name]:
                 self.tensors[name].copy_(new)
 
-    def write(self, source: RecurrentState, slots: Rows, rows: Rows) -> None:
+    def write(
+        self, source: RecurrentState, slots: Rows, rows: Rows, length: int, order: Tensor | None
+    ) -> None:
         """Copy some rows; of a tensor along the memory as much as there is."""
         for name, other in source.tensors.items():
             mine = self.tensors[name]
@@ -164,81 +183,42 @@ class StaticRecurrentState(RecurrentState):
         for tensor in self.tensors.values():
             tensor.copy_(tensor[index])
 
+    def ordinary(self, length: int) -> RecurrentState:
+        return RecurrentState(**self.tensors)
+
 
 class StaticFixedState(StaticRecurrentState, FixedState):
     """A FixedState at fixed addresses."""
 
-
-def static_like(
-    part: PartState | None, rows: int, capacity: int, memory_capacity: int, dtype: torch.dtype | None
-) -> PartState | None:
-    """Return empty static states for `rows` rows, shaped like those in which a prompt was read."""
-    if isinstance(part, StateGroup):
-        size = (rows, capacity, memory_capacity, dtype)
-        return StateGroup({name: static_like(child, *size) for name, child in part.parts.items()})
-    if isinstance(part, KV):
-        return StaticKV(part, rows, capacity, dtype)
-    if isinstance(part, SlidingKV):
-        return StaticSlidingKV(part, rows, capacity, dtype)
-    if isinstance(part, FixedState):
-        return StaticFixedState(part, rows, memory_capacity)
-    if isinstance(part, RecurrentState):
-        return StaticRecurrentState(part, rows, memory_capacity)
-    if part is None:
-        return None
-    raise TypeError(f"a {type(part).__name__} has no static form")
+    def ordinary(self, length: int) -> FixedState:
+        return FixedState(**self.tensors)
 
 
-def write_static(
-    static: PartState | None,
-    source: PartState | None,
-    slots: Rows,
-    rows: Rows,
-    length: int,
-    order: Tensor | None,
-) -> None:
-    """Copy rows of a state into slots of a static one; `order` brings the valid positions to the front."""
-    if isinstance(static, StateGroup):
-        assert isinstance(source, StateGroup)
-        for name, part in static.parts.items():
-            write_static(part, source[name], slots, rows, length, order)
-    elif isinstance(static, StaticCache):
-        assert isinstance(source, (KV, SlidingKV))
-        static.write(source, slots, rows, length, order)
-    elif isinstance(static, StaticRecurrentState):
-        assert isinstance(source, RecurrentState)
-        static.write(source, slots, rows)
+STATIC_FORMS: dict[type, type] = {
+    KV: StaticKV, SlidingKV: StaticSlidingKV, RecurrentState: StaticRecurrentState,
+    FixedState: StaticFixedState,
+}  # fmt: skip
 
 
-def ordinary(part: PartState | None, length: int) -> PartState | None:
-    """Return the ordinary states over the same memory, for a pass that is not recorded.
-
-    Keys kept in 8 bits are widened.
-    """
-    if isinstance(part, StateGroup):
-        return StateGroup({name: ordinary(p, length) for name, p in part.parts.items()})
-    if isinstance(part, StaticKV):
-        kv = KV(part.capacity)
-        kv.k, kv.v = part.k.to(part.dtype), part.v.to(part.dtype)
-        return kv
-    if isinstance(part, StaticSlidingKV):
-        sliding = SlidingKV(part.window, part.capacity)
-        sliding.k, sliding.v, sliding.reached = part.k.to(part.dtype), part.v.to(part.dtype), length
-        return sliding
-    if isinstance(part, StaticFixedState):
-        return FixedState(**part.tensors)
-    if isinstance(part, StaticRecurrentState):
-        return RecurrentState(**part.tensors)
-    return part
+def static_form(part: Any, size: Size) -> PartState:
+    """Return the empty static state of a part, shaped like one in which a prompt was read."""
+    if type(part) not in STATIC_FORMS:
+        raise TypeError(f"a {type(part).__name__} has no static form")
+    form: PartState = STATIC_FORMS[type(part)](part, size)
+    return form
 
 
-def all_tensors(part: PartState | None) -> Iterator[Tensor]:
-    """Yield every tensor that a state holds."""
-    for leaf in state_leaves(part):
-        if isinstance(leaf, RecurrentState):
-            yield from leaf.tensors.values()
-        elif isinstance(leaf, (KV, SlidingKV)) and leaf.k is not None and leaf.v is not None:
-            yield from (leaf.k, leaf.v)
+def map_state(function: Callable[[Any], PartState], state: PartState | None) -> PartState | None:
+    """Return function(part) of every part's state, in the groups in which they are."""
+    if isinstance(state, StateGroup):
+        return StateGroup({name: map_state(function, part) for name, part in state.parts.items()})
+    return None if state is None else function(state)
+
+
+def all_tensors(state: PartState | None) -> Iterator[Tensor]:
+    """Yield every tensor that a static state holds."""
+    for part in state_leaves(state):
+        yield from part.tensors.values() if isinstance(part, RecurrentState) else (part.k, part.v)  # type: ignore[attr-defined]
 
 
 class StaticState:
@@ -256,7 +236,8 @@ class StaticState:
         self.rows, self.capacity = rows, capacity
         memory = example.memory
         self.memory_capacity = 0 if memory is None else memory_capacity or memory.shape[1]
-        self.parts = static_like(example.parts, rows, capacity, self.memory_capacity, cache_dtype)
+        size = Size(rows, capacity, self.memory_capacity, cache_dtype)
+        self.parts = map_state(lambda part: static_form(part, size), example.parts)
         device = next(all_tensors(self.parts)).device
         self.past = torch.zeros(rows, dtype=torch.long, device=device)  # positions that each row holds
         self.active = torch.zeros(rows, dtype=torch.long, device=device)  # 1 where a step moves the row on
@@ -272,10 +253,9 @@ class StaticState:
             self.memory_valid = torch.zeros(rows, self.memory_capacity, dtype=torch.bool, device=device)
             self.memory_valid[:, 0] = True  # a row that attends to nothing is slower and of no use
 
-    def write_row(self, slot: int, state: State, row: int = 0) -> None:
-        """Let a slot go on from a row of a state that has read its prompt."""
-        device = self.past.device
-        self.write(state, torch.tensor([slot], device=device), torch.tensor([row], device=device))
+    def write_row(self, slot: int, state: State) -> None:
+        """Let a slot go on from a state that has read one prompt."""
+        self.write(state, slice(slot, slot + 1))
 
     def write(self, state: State, slots: Rows = slice(None), rows: Rows = slice(None)) -> None:
         """Let slots (n,) go on from rows (n,) of a state; by default each from the row of its number."""
@@ -283,7 +263,8 @@ class StaticState:
             raise InputError(f"{state.past} positions do not fit into {self.capacity}")
         valid = None if state.valid is None else state.valid[rows]
         order = None if valid is None else (~valid).int().argsort(dim=1, stable=True)
-        write_static(self.parts, state.parts, slots, rows, state.past, order)
+        for static, part in zip(state_leaves(self.parts), state_leaves(state.parts), strict=True):
+            static.write(part, slots, rows, state.past, order)  # type: ignore[attr-defined]
         self.past[slots] = state.past if valid is None else valid.sum(1)
         self.active[slots] = 1
         if self.tokens is not None and state.tokens is not None:
@@ -295,9 +276,8 @@ class StaticState:
             if length > self.memory_capacity:
                 raise InputError(f"a source of {length} tokens does not fit into {self.memory_capacity}")
             memory_valid = None if state.memory_mask is None else state.memory_mask.valid
-            valid_rows = (
-                True if memory_valid is None else memory_valid[rows].clone()
-            )  # it may be ours, and is overwritten
+            # A copy: it may be ours, and is overwritten.
+            valid_rows = True if memory_valid is None else memory_valid[rows].clone()
             self.memory[slots, :length] = state.memory[rows]
             self.memory_valid[slots] = False
             self.memory_valid[slots, :length] = valid_rows
@@ -356,7 +336,8 @@ class StaticState:
         reached = int(self.past.max())
         valid = self.slot_numbers[:, :reached] < self.past[:, None]
         return State(
-            ordinary(self.parts, reached), reached, None if bool(valid.all()) else valid, self.memory,
+            map_state(lambda part: part.ordinary(reached), self.parts), reached,
+            None if bool(valid.all()) else valid, self.memory,
             None if self.memory_valid is None else Mask(valid=self.memory_valid),
             reread_lengths=self.reread_lengths,
             tokens=None if self.tokens is None else self.tokens[:, :reached],

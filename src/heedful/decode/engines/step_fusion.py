@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -20,8 +20,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from heedful.decode.engines.step_operators import MAX_PRODUCTS, Norm, Operators, Product
+from heedful.decode.engines.step_operators import MAX_PRODUCTS, Definitions, Norm, Product
 from heedful.nn.position import Rotary
+
+if TYPE_CHECKING:
+    from heedful.kernels.gpu.step import Kernels
 
 R = TypeVar("R")
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -110,7 +113,7 @@ def run(function: Callable[..., R], *args: Any, **more: Any) -> R:
 class FusedOperators(TorchFunctionMode):
     """The operators of a step as parts see them: `base` computes, this decides when and how much at once."""
 
-    def __init__(self, base: Operators) -> None:
+    def __init__(self, base: Definitions | Kernels) -> None:
         super().__init__()
         self.base = base
         self.pending: list[ProductNode] = []

@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -83,33 +83,6 @@ class Newest:
     window: int | None = None
 
 
-class Operators(Protocol):
-    """The functions of `Definitions`, or of kernels/gpu/step.py."""
-
-    def products(
-        self, x: Tensor, norm: Norm | None, products: list[Product], residual: Tensor | None,
-        dtype: torch.dtype, after: Norm | None = None,
-    ) -> list[Tensor]: ...  # fmt: skip
-    def normalise(self, x: Tensor, norm: Norm) -> Tensor: ...
-    def attend(
-        self, q: Tensor, keys: Tensor, values: Tensor, scale: float, *, newest: Newest | None = None,
-        keep: Tensor | None = None, bias: Tensor | None = None, softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor: ...  # fmt: skip
-    def lstm_cell(self, gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]: ...
-    def conv_silu(self, x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
-    def selective_step(
-        self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, A_log: Tensor, D: Tensor, gate: Tensor, h: Tensor
-    ) -> Tensor: ...
-    def gated_linear_step(
-        self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, S: Tensor, tau: float, scale: float
-    ) -> Tensor: ...
-    def choose(
-        self, settings: GenerationSettings, logits: Tensor, uniforms: Tensor, generated: Tensor,
-        tokens: Tensor, cursor: Tensor,
-    ) -> None: ...  # fmt: skip
-
-
 def whole_matrix(product: Product, dtype: torch.dtype) -> Tensor:
     """W (N, K)"""
     if product.scale is None:
@@ -130,7 +103,7 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Definitions:
-    """The definitions."""
+    """The operators in plain torch. `Kernels` of kernels/gpu/step.py has the same functions."""
 
     def products(
         self, x: Tensor, norm: Norm | None, products: list[Product], residual: Tensor | None,

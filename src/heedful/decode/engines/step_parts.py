@@ -2,7 +2,7 @@
 
     model  →  stepping_copy(model, operators), the same tensors under the same names
 
-In the copy, a part whose class is a key of STEP_PARTS first asks the class next to it. That class computes
+In the copy, a part whose class is a key of STEP_METHODS has the methods of the class next to it. They compute
 the same equation for one new token by the operators of a step (step_operators.py). A part without a row stays
 what it is, and is recorded as it is; so does any of a subclass, whose equation may be another. The parts
 themselves know nothing of this.
@@ -10,7 +10,6 @@ themselves know nothing of this.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -190,7 +189,7 @@ class LSTMStep(RecurrenceStep, LSTM):
         return {"h": see("h", h), "c": see("c", c)}
 
 
-STEP_PARTS: dict[type[nn.Module], type[StepPart]] = {
+STEP_METHODS: dict[type[nn.Module], type[StepPart]] = {
     RMSNorm: RMSNormStep, NarrowRMSNorm: RMSNormStep,
     Int8Linear: QuantisedStep, Int4Linear: QuantisedStep, TiedLinear: QuantisedStep,
     Attention: AttentionStep, KeptHeads: AttentionStep, SinkAttention: AttentionStep,
@@ -198,12 +197,9 @@ STEP_PARTS: dict[type[nn.Module], type[StepPart]] = {
     Mamba: MambaStep, Mamba2: Mamba2Step, GatedConv: GatedConvStep, GatedDeltaNet: GatedDeltaNetStep,
     GatedLinearAttention: GatedLinearAttentionStep, RNN: RecurrenceStep, GRU: RecurrenceStep, LSTM: LSTMStep,
 }  # fmt: skip
-
-
-@functools.cache
-def step_class(kind: type[nn.Module]) -> type[nn.Module]:
-    """Return the class of a part in the copy: what the table says comes before what the part itself says."""
-    return type(f"{kind.__name__}Step", (STEP_PARTS[kind], kind), {}) if kind in STEP_PARTS else kind
+STEP_PARTS: dict[type[nn.Module], type[nn.Module]] = {
+    kind: type(f"{kind.__name__}Step", (methods, kind), {}) for kind, methods in STEP_METHODS.items()
+}
 
 
 def stepping_copy(model: LM | Seq2Seq, operators: FusedOperators) -> LM | Seq2Seq:
@@ -211,7 +207,7 @@ def stepping_copy(model: LM | Seq2Seq, operators: FusedOperators) -> LM | Seq2Se
     copies: dict[nn.Module, nn.Module] = {}
 
     def copy(module: nn.Module) -> nn.Module:
-        kind = step_class(type(module))
+        kind = STEP_PARTS.get(type(module), type(module))
         if kind is type(module) and not module._modules:
             return module
         if module not in copies:

@@ -309,11 +309,16 @@ def output_matrix(model: Model, path: str) -> nn.Module | None:
     return matrix if part.pattern_kind is not None and isinstance(matrix, nn.Module) else None
 
 
+def stacks_of(model: Model) -> dict[str, Stack]:
+    """Return the stacks by name, in the order they run."""
+    if isinstance(model, Seq2Seq):
+        return {"encoder": model.encoder, "decoder": model.decoder}
+    return {"blocks": cast(LM, model).blocks}
+
+
 def stack_of(model: Model) -> tuple[str, Stack]:
     """The stack that predicts, and its name: blocks, or the decoder."""
-    if isinstance(model, Seq2Seq):
-        return "decoder", model.decoder
-    return "blocks", cast(LM, model).blocks
+    return list(stacks_of(model).items())[-1]
 
 
 def word_head(model: Model) -> Head:
@@ -368,11 +373,9 @@ def layer_names(model: Model, *, predicting: bool = False) -> list[str]:
 
     With `predicting`, those of the side that predicts: an encoder-decoder's decoder.
     """
-    if predicting and isinstance(model, Seq2Seq):
-        return ["target_embed.output", *(f"decoder.{i}.output" for i in range(len(model.decoder)))]
-    where = "encoder" if isinstance(model, Seq2Seq) else "blocks"
-    count = len(cast(Stack, model.get_submodule(where)))
-    return ["embed.output", *(f"{where}.{i}.output" for i in range(count))]
+    where, stack = list(stacks_of(model).items())[-1 if predicting else 0]
+    embed = "target_embed" if where == "decoder" else "embed"
+    return [f"{embed}.output", *(f"{where}.{i}.output" for i in range(len(stack)))]
 
 
 Item = TypeVar("Item")

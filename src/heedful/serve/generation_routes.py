@@ -76,7 +76,7 @@ def generation_job(text: TextBuilder) -> Job:
             raise invalid(parameter, " ".join(str(error).split())) from None
         task = GenerationTask(checked, text.prompts)
     return Job(
-        rows=list(enumerate(text.prompts)) if text.echo else [], compute=text.score_prompts, rows_at_once=1,
+        rows=list(enumerate(text.prompts)) if text.echo else [], compute=text.echo_prompts, rows_at_once=1,
         batch=served.batch, task=task, tokens=text.prompt_tokens,
         render=lambda items, usage: text.full_response(items), text=text, stream=request.stream,
     )  # fmt: skip

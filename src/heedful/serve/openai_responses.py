@@ -79,14 +79,6 @@ class TokenScore:
 
 
 @dataclass(frozen=True)
-class PromptScores:
-    """A prompt that is sent back before what follows it, by its number, with the scores of its tokens."""
-
-    row: int
-    scores: list[TokenScore]
-
-
-@dataclass(frozen=True)
 class ChoiceDelta:
     """What one choice got: a piece of its text that became certain, or all of it."""
 
@@ -207,25 +199,28 @@ class TextBuilder:
         """The numbers of the choices."""
         return range(len(self.prompts) * self.samples)
 
-    def score_prompts(self, rows: Sequence[tuple[int, list[int]]]) -> list[PromptScores]:
-        """Return the prompts that are sent back, with their scores if those were asked for."""
-        top, model = self.request.logprobs, self.served.model
+    def echo_prompts(self, rows: Sequence[tuple[int, list[int]]]) -> list[list[ChoiceDelta]]:
+        """Return what each prompt that is sent back adds to its choices, with scores if those are wanted."""
+        top, model, end = self.request.logprobs, self.served.model, None if self.limit else "length"
         assert isinstance(model, LM)
-        return [PromptScores(row, [] if top is None else token_scores(model, ids, top)) for row, ids in rows]
+        echoes = []
+        for row, ids in rows:
+            text, scores = self.served.text(ids), [] if top is None else token_scores(model, ids, top)
+            first = row * self.samples
+            echoes.append([ChoiceDelta(first + s, text, scores, end) for s in range(self.samples)])
+        return echoes
 
-    def parts(self, item: Piece | PromptScores) -> list[ChoiceDelta]:
+    def parts(self, item: Piece | list[ChoiceDelta]) -> list[ChoiceDelta]:
         """Return what one token, or a prompt that is sent back, adds to the choices."""
-        first = item.row * self.samples
-        if isinstance(item, PromptScores):
-            text, end = self.served.text(self.prompts[item.row]), None if self.limit else "length"
-            return [ChoiceDelta(first + s, text, item.scores, end) for s in range(self.samples)]
+        if isinstance(item, list):
+            return item
         self.new_tokens += 1
         scored = self.request.logprobs is not None
         scores = [TokenScore(item.token, item.logprob, item.top)] if scored else []
         finish = None if item.finish is None else FINISH[item.finish]
-        return [ChoiceDelta(first + item.sample, item.text, scores, finish)]
+        return [ChoiceDelta(item.row * self.samples + item.sample, item.text, scores, finish)]
 
-    def merge(self, items: Iterable[Piece | PromptScores]) -> Iterable[ChoiceDelta]:
+    def merge(self, items: Iterable[Piece | list[ChoiceDelta]]) -> Iterable[ChoiceDelta]:
         """Join what several tokens add to a choice: a client that is behind gets them in one event."""
         choices: dict[int, list[ChoiceDelta]] = defaultdict(list)
         for item in items:
@@ -240,7 +235,7 @@ class TextBuilder:
     def opening(self) -> Iterable[dict[str, Any]]:
         return [self._chunk([first]) for index in self.indices for first in self.shape.opening(index)]
 
-    def chunks(self, items: Iterable[Piece | PromptScores]) -> Iterable[dict[str, Any]]:
+    def chunks(self, items: Iterable[Piece | list[ChoiceDelta]]) -> Iterable[dict[str, Any]]:
         for part in self.merge(items):
             logprobs = self._logprobs(part, self.lengths[part.index]) if part.scores else None
             self.lengths[part.index] += sum(text_length(self.served, s) for s in part.scores)
@@ -263,7 +258,7 @@ class TextBuilder:
             return None
         return self.shape.logprobs(self.served, part.scores, offset)
 
-    def full_response(self, items: Iterable[Piece | PromptScores]) -> dict[str, Any]:
+    def full_response(self, items: Iterable[Piece | list[ChoiceDelta]]) -> dict[str, Any]:
         merged = {part.index: part for part in self.merge(items)}
         parts = [merged.get(index, ChoiceDelta(index, finish="length")) for index in self.indices]
         choices = [self.shape.choice(part, self._logprobs(part)) for part in parts]
@@ -338,7 +333,7 @@ class Events(Response):
             while True:
                 if not items:
                     await self.send_bytes(send, b": ping\n\n")  # keeps proxies from hanging up
-                elif any(isinstance(item, PromptScores) for item in items):  # a whole prompt with its scores
+                elif any(isinstance(item, list) for item in items):  # a whole prompt with its scores
                     await self.send_events(send, await asyncio.to_thread(self.render_events, items))
                 else:
                     await self.send_events(send, self.render_events(items))

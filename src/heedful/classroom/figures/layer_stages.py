@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from heedful.classroom.figures.part_equations import equations_of, title_of
 from heedful.classroom.figures.picture_choice import HeadChoice, check_head, strongest_look
-from heedful.interp.inputs import Input, Result, Side, attends_to_source, stack_of
+from heedful.interp.inputs import Input, Result, Side, attends_to_source, stack_of, stacks_of
 from heedful.interp.observe.attention import Pattern
-from heedful.interp.observe.mixing import AttentionGroup, attention_groups, mixer_of, stacks_of, window_of
+from heedful.interp.observe.mixing import AttentionGroup, attention_groups, mixer_of, window_of
 from heedful.models.base import Model
 from heedful.nn.attention.attentive import AttentiveUnit, Decoding, InputFeeding
 from heedful.nn.attention.multi_head import Attention, CrossAttention

@@ -19,9 +19,18 @@ from heedful.classroom.figures.part_equations import title_of
 from heedful.classroom.figures.picture_choice import candidate_parts, choose_layer_and_head
 from heedful.classroom.figures.token_labels import caption_of, readable, short, visible_text
 from heedful.core.errors import InputError
-from heedful.interp.inputs import Input, Result, Text, attends_to_source, names_of, reading, written_names
+from heedful.interp.inputs import (
+    Input,
+    Result,
+    Text,
+    attends_to_source,
+    names_of,
+    reading,
+    stacks_of,
+    written_names,
+)
 from heedful.interp.observe.attention import patterns_of
-from heedful.interp.observe.mixing import parts_of, position_type, stacks_of
+from heedful.interp.observe.mixing import parts_of, position_type
 from heedful.interp.observe.prediction import (
     answer_chances,
     answer_names,

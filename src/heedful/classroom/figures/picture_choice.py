@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from heedful.core.errors import InputError
-from heedful.interp.inputs import Input, part_at, position_of, stack_of
+from heedful.interp.inputs import Input, part_at, position_of, stack_of, stacks_of
 from heedful.interp.observe.attention import Pattern, shares
-from heedful.interp.observe.mixing import AttentionGroup, attention_groups, parts_of, stacks_of
+from heedful.interp.observe.mixing import AttentionGroup, attention_groups, parts_of
 from heedful.interp.observe.prediction import default_position, is_causal, special_ids
 from heedful.interp.observe.recurrent_states import recurrent_parts
 from heedful.models.base import Model

@@ -14,13 +14,12 @@ from heedful.classroom.arithmetic.from_model import explainable_topics
 from heedful.classroom.studio.model_registry import Entry, LoadedModel
 from heedful.core.errors import HeedfulError
 from heedful.decode.request import context_length
-from heedful.interp.inputs import probe_input
+from heedful.interp.inputs import probe_input, stacks_of
 from heedful.interp.observe.mixing import (
     AttentionGroup,
     attention_groups,
     mixers_of,
     position_type,
-    stacks_of,
 )
 from heedful.interp.observe.prediction import answer_names, predicts
 from heedful.interp.observe.recurrent_states import recurrent_parts

@@ -9,7 +9,6 @@ over a reference text, which is the gentler test because later layers are used t
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import operator
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,11 +26,11 @@ from heedful.interp.intervene.patching import carry as carry  # also offered her
 from heedful.interp.intervene.patching import causal_trace as causal_trace
 from heedful.interp.intervene.patching import patch as patch
 from heedful.interp.observe.attention import attention
+from heedful.interp.observe.mixing import parts_of
 from heedful.interp.observe.prediction import divergence
 from heedful.models.base import Model
 from heedful.nn.adapt import KeptHeads
 from heedful.nn.attention.multi_head import Attention, CrossAttention
-from heedful.nn.block import Stack
 from heedful.nn.context import Watch
 from heedful.nn.norm import HeadLayerNorm, norm_size
 from heedful.nn.quantised import Quantised
@@ -155,34 +154,24 @@ def prune(model: Model, heads: Heads) -> Model:
     """A copy without these heads: fewer parameters, the same output as with them switched off
 
     (Michel et al. 2019.) Query heads that share a key head leave together, or equally many from each group.
+    A part that stands at several depths can only lose a head at all of them.
     """
     smaller, done = copy.deepcopy(model), set[int]()
     todo = {path: sorted(set(which)) for path, which in _head_lists(heads).items() if which}
     for path, which in todo.items():
-        _same_for_twins(model, path, todo)
-        if id(part_at(model, path)) in done:
+        part = part_at(model, path)
+        missing = [twin for twin, other in parts_of(model) if other is part and todo.get(twin) != which]
+        if missing:
+            hint = "remove the same heads from each"
+            raise InputError(f"{path} is one part with {', '.join(missing)}", hint=hint)
+        if id(part) in done:
             continue  # the same part at another depth
-        done.add(id(part_at(model, path)))
+        done.add(id(part))
         parent, _, name = path.rpartition(".")
         setattr(part_at(smaller, parent), name, _shrunk(part_at(smaller, path), path, which))
     if todo:
         smaller.hf_config = smaller.hf_config | {"pruned": True}  # `save` asks
     return smaller
-
-
-def _same_for_twins(model: Model, path: str, todo: Mapping[str, list[int]]) -> None:
-    """A part that stands at several depths can only lose a head at all of them."""
-    part, (top, _, rest) = part_at(model, path), path.partition(".")
-    stack, (_, _, inner) = model.get_submodule(top), rest.partition(".")
-    twins = []
-    for i in range(len(stack)) if isinstance(stack, Stack) and inner else ():
-        with contextlib.suppress(InputError):  # some depths have other parts
-            twins += [twin for twin in [f"{top}.{i}.{inner}"] if part_at(model, twin) is part]
-    missing = [twin for twin in twins if todo.get(twin) != todo[path]]
-    if missing:
-        raise InputError(
-            f"{path} is one part with {', '.join(missing)}", hint="remove the same heads from each"
-        )
 
 
 def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:

@@ -31,9 +31,10 @@ from heedful.interp.inputs import (
     reading,
     stack_of,
 )
+from heedful.interp.observe.mixing import parts_of
 from heedful.models.base import LM, Model, State, evaluation_mode
 from heedful.models.calls import advance, positions
-from heedful.nn.block import NamedParts, Stack
+from heedful.nn.block import NamedParts
 from heedful.nn.context import Context, Mask, Watch
 from heedful.nn.head import Head
 
@@ -176,8 +177,17 @@ def names_to_patch(model: Model, inputs: Input, kind: str) -> list[str]:
     where, stack = stack_of(model)
     if kind == "residual":
         return [f"{where}.{i}.output" for i in range(len(stack))]
-    if kind in ("attention", "mlp", *HEAD_VALUES):
-        names = [name for i in range(len(stack)) for name in _part_names(f"{where}.{i}", stack, i, kind)]
+    if kind in KINDS:
+        if kind in HEAD_VALUES:
+            paths = [path for path, part in parts_of(model) if part.pattern_kind is not None]
+            names = [f"{path}.{HEAD_VALUES[kind]}" for path in paths if path.startswith(f"{where}.")]
+        else:
+            blocks = {f"{where}.{i}": stack[i] for i in range(len(stack))}
+            names = [
+                f"{path}.{name}.output"
+                for path, block in blocks.items() if isinstance(block, NamedParts)
+                for name in block.names if (name == "ffn") == (kind == "mlp")
+            ]  # fmt: skip
         if not names:
             raise InputError(f"this model has no {kind} to patch", hint="patch `what='residual'`")
         return names
@@ -188,17 +198,6 @@ def names_to_patch(model: Model, inputs: Input, kind: str) -> list[str]:
     if not len(seen):
         raise seen.missing(kind)
     return list(seen)
-
-
-def _part_names(path: str, stack: Stack, layer: int, kind: str) -> list[str]:
-    block = stack[layer]
-    parts = {name: block.part(name) for name in block.names} if isinstance(block, NamedParts) else {}
-    if kind in HEAD_VALUES:
-        word = HEAD_VALUES[kind]
-        attends = [name for name, part in parts.items() if part.pattern_kind is not None]
-        bare = [f"{path}.{word}"] * (not parts and block.pattern_kind is not None)
-        return [*(f"{path}.{name}.{word}" for name in attends), *bare]
-    return [f"{path}.{name}.output" for name in parts if (name == "ffn") == (kind == "mlp")]
 
 
 def all_patches(

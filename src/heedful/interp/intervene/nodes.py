@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from heedful.core.errors import InputError, nearest
-from heedful.interp.inputs import output_matrix, part_at, stack_of
-from heedful.models.base import Model, Seq2Seq
+from heedful.interp.inputs import layer_names, output_matrix, part_at, stack_of
+from heedful.models.base import Model
 from heedful.nn.attention.multi_head import Attention, join_heads
 from heedful.nn.block import Block, ParallelBlock, SandwichBlock
 from heedful.nn.context import Watch
@@ -53,8 +53,8 @@ class NodeTable:
     def of(cls, model: Model) -> NodeTable:
         """List the nodes; an error where layers do not add to one stream."""
         where, stack = stack_of(model)
-        embed = "target_embed" if isinstance(model, Seq2Seq) else "embed"
-        writes, reads, depth = [Node("embed", 0, f"{embed}.output")], [], 1
+        embedding = layer_names(model, predicting=True)[0]
+        writes, reads, depth = [Node("embed", 0, embedding)], [], 1
         for i in range(len(stack)):
             block, path = stack[i], f"{where}.{i}"
             if not isinstance(block, Block | ParallelBlock) or getattr(block, "order", "pre") == "post":

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.core.checks import check_integer
-from heedful.interp.inputs import Result, Side, attends_to_source, key_side, row_side
+from heedful.interp.inputs import Result, Side, attends_to_source, key_side, row_side, stacks_of
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.attention.attentive import Decoding
 from heedful.nn.attention.differential import DifferentialAttention
@@ -26,7 +26,6 @@ from heedful.nn.attention.disentangled import DisentangledAttention, Distances, 
 from heedful.nn.attention.latent import LatentAttention
 from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.attention.relative import RelativeAttention
-from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, Part
 from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, RoundedALiBi, Sinusoidal, frequencies
 from heedful.nn.recurrent import Recurrence
@@ -76,14 +75,6 @@ NOTES = {
     "relative": "the distance between query and key is scored: no vector is added to a token",
     "disentangled": "content and distance are scored apart: no vector is added to a token",
 }
-
-
-def stacks_of(model: Model) -> dict[str, Stack]:
-    """Return the stacks by name, in the order they run."""
-    if isinstance(model, Seq2Seq):
-        return {"encoder": model.encoder, "decoder": model.decoder}
-    assert isinstance(model, LM)
-    return {"blocks": model.blocks}
 
 
 def parts_of(model: Model) -> Iterator[tuple[str, Part]]:

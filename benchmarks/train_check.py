@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from heedful.data.batch import IGNORE, Batch
 from heedful.kernels.gpu import float8_product as float8
-from heedful.kernels.gpu import gelu
-from heedful.kernels.gpu import linear_group as columns
+from heedful.kernels.gpu import fused_linear
 from heedful.kernels.gpu.crossentropy import loss_and_slope
 from heedful.kernels.gpu.float8_product import BACKWARD, FORWARD, GELU, PLAIN, SLOPE
 from heedful.train import float8 as swapping
@@ -140,11 +139,11 @@ def attention(a: argparse.Namespace) -> None:
 def visits(a: argparse.Namespace) -> None:
     """The bfloat16 kernels."""
     u, up = (torch.randn(a.rows * a.length, 4 * a.dim, device=a.device).bfloat16() for _ in range(2))
-    (d, sums), (d2, sums2) = gelu.gelu_backward(up, u), gelu.gelu_backward_reference(up, u)
-    h = gelu.gelu(u)
+    (d, sums), (d2, sums2) = fused_linear.join([u], up), fused_linear.join_reference([u], up)
+    h = fused_linear.gelu(u)
     say("GELU", h=off(h, F.gelu(u, approximate="tanh")), d=off(d, d2), sums=off(sums.sum(0), sums2[0]))
     parts = [u[:, : a.dim], up[:, a.dim : 2 * a.dim], u[:, 2 * a.dim : 3 * a.dim].contiguous()]
-    (whole, sums), (whole2, sums2) = columns.concat_with_sums(parts), columns.concat_reference(parts)
+    (whole, sums), (whole2, sums2) = fused_linear.join(parts), fused_linear.join_reference(parts)
     say("joined", off=off(whole, whole2), sums=off(sums.sum(0), sums2[0]))
 
 

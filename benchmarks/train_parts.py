@@ -23,12 +23,10 @@ from heedful.train.objectives import attention_kernels
 
 VOCAB, WIDE, DIM, HEADS, ROWS, LENGTH, LAYERS = 50257, 50304, 768, 12, 65536, 1024, 12
 
+# Numbers at a time, warps, and the most registers of a thread.
 SHAPES = [
-    crossentropy.Shape(*shape)
-    for shape in (
-        (2048, 4, 128), (4096, 8, 64), (4096, 16, 32), (4096, 16, 64), (8192, 8, 128), (8192, 16, 64),
-        (8192, 32, 32), (16384, 32, 64),
-    )
+    (2048, 4, 128), (4096, 8, 64), (4096, 16, 32), (4096, 16, 64), (8192, 8, 128), (8192, 16, 64),
+    (8192, 32, 32), (16384, 32, 64),
 ]  # fmt: skip
 
 
@@ -98,8 +96,9 @@ def cross_entropies() -> dict[str, Any]:
     found: dict[str, Any] = {"copy (one read, one write)": clock(lambda: held.copy_(logits))}
     for shape in SHAPES:
         held.copy_(logits)
-        work = partial(crossentropy.loss_and_slope, held, held, labels, VOCAB, 0.0, IGNORE, 1.0, shape)
-        found[str(tuple(shape))] = attempt(partial(clock, work))
+        crossentropy.SHAPE = dict(zip(("BLOCK", "num_warps", "maxnreg"), shape, strict=True))
+        work = partial(crossentropy.loss_and_slope, held, held, labels, VOCAB, 0.0, IGNORE)
+        found[str(shape)] = attempt(partial(clock, work))
     return found
 
 
@@ -238,20 +237,19 @@ def product(K: int, N: int) -> dict[str, Any]:
 
 def visits() -> dict[str, Any]:
     """The kernels that visit memory once in bfloat16: GELU forward and back, and three gradients joined."""
-    from heedful.kernels.gpu import gelu
-    from heedful.kernels.gpu import linear_group as columns
+    from heedful.kernels.gpu import fused_linear
 
     u = torch.randn(ROWS, 4 * DIM, device="cuda", dtype=torch.bfloat16)
     up, parts = torch.randn_like(u), [torch.randn(ROWS, DIM, device="cuda", dtype=torch.bfloat16)] * 3
     found: dict[str, Any] = {
         "copy": clock(lambda: torch.empty_like(u).copy_(u)),
-        "GELU": attempt(lambda: clock(lambda: gelu.launch_gelu(u))),
+        "GELU": attempt(lambda: clock(lambda: fused_linear.gelu(u))),
         "cat": clock(lambda: torch.cat(parts, 1)),
     }
-    for shape in ((16, 128, 4), (32, 128, 4), (16, 256, 4), (16, 256, 8), (32, 256, 8), (64, 128, 8)):
-        tile = columns.Tile(*shape)
-        found[f"GELU back {shape}"] = attempt(partial(clock, partial(gelu.launch_gelu_backward, up, u, tile)))
-        found[f"joined {shape}"] = attempt(partial(clock, partial(columns.launch_concat, parts, tile)))
+    for rows in (16, 32, 64):
+        fused_linear.JOIN_ROWS = fused_linear.SLOPE_ROWS = rows
+        found[f"GELU back, {rows} rows"] = attempt(partial(clock, partial(fused_linear.join, [u], up)))
+        found[f"joined, {rows} rows"] = attempt(partial(clock, partial(fused_linear.join, parts)))
     return found
 
 
@@ -273,10 +271,8 @@ def roundings() -> dict[str, Any]:
             ("GELU", 1, False),
             ("slope", 2, True),
         ):
-            kind = float8.BACKWARD if gradient else float8.FORWARD
-            shape = gpu_float8.Tile(*tile)
-            headroom = float8.HEADROOM[kind]
-            work = partial(gpu_float8.launch_round, [x], up, what, kind, headroom, gradient, shape)
+            gpu_float8.TILES[what, gradient] = gpu_float8.Tile(*tile)
+            work = partial(float8.round_operand, [x], up, what, gradient)
             found[f"{name} {tile}"] = attempt(partial(clock, work))
     return found
 

@@ -11,13 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.kernels.gpu import float8_product as float8
-from heedful.kernels.gpu.float8_product import (
-    BACKWARD,
-    FORWARD,
-    Float8Linear,
-    product_reference,
-    round_float8,
-)
+from heedful.kernels.gpu.float8_product import BACKWARD, FORWARD, product_reference, round_float8
+from heedful.kernels.gpu.fused_linear import Float8Linear, hidden_layer, linear_group
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
 from heedful.train.float8 import MLP8, Attention8, use_float8
@@ -79,7 +74,7 @@ def test_layers_that_read_the_same_are_one_product_and_keep_their_gradients_apar
     x = torch.randn(4, 16, 64, device=DEVICE, dtype=DTYPE, requires_grad=True)
     up = torch.randn(4, 16, 144, device=DEVICE, dtype=DTYPE) * 1e-4
     exact = torch.cat([layer(x) for layer in layers], -1)
-    got = torch.cat(float8.linear8(x, *layers), -1)
+    got = torch.cat(linear_group(x, layers, float8=True), -1)
     assert near(got, exact, 0.06)
     for a, b in zip(slopes(layers, got, x, up), slopes(layers, exact, x, up), strict=True):
         assert near(a, b, 0.12)
@@ -90,7 +85,7 @@ def test_a_hidden_layer_keeps_its_gradients_through_the_gelu() -> None:
     x = torch.randn(64, 64, device=DEVICE, dtype=DTYPE, requires_grad=True)
     g = torch.randn_like(x) * 1e-5
     exact = down(F.gelu(up(x), approximate="tanh"))
-    got = float8.mlp8(x, up, down)
+    got = hidden_layer(x, up, down, float8=True)
     assert near(got, exact, 0.08)
     for a, b in zip(slopes([up, down], got, x, g), slopes([up, down], exact, x, g), strict=True):
         assert near(a, b, 0.15)

@@ -11,10 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
-from heedful.kernels.gpu import gelu
-from heedful.kernels.gpu import linear_group as columns
-from heedful.kernels.gpu.gelu import gelu_mlp
-from heedful.kernels.gpu.linear_group import linear_group
+from heedful.kernels.gpu.fused_linear import gelu, hidden_layer, join, join_reference, linear_group
 from heedful.nn.context import Context, Mask, Watch
 from heedful.nn.state_space.ssm import Mamba
 from heedful.train import float8 as parts
@@ -25,13 +22,12 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def test_a_hidden_layer_and_its_gradients_equal_the_plain_ones() -> None:
-    made = [(5, 7, 16), (32, 16), (32,), (16, 32), (16,)]
-    x, w1, b1, w2, b2 = (torch.randn(s, device=DEVICE, dtype=torch.float64, requires_grad=True) for s in made)
-    if DEVICE == "cuda":
-        x, w1, b1, w2, b2 = (t.detach().float().requires_grad_() for t in (x, w1, b1, w2, b2))
-    leaves, near = (x, w1, b1, w2, b2), 1e-3 if DEVICE == "cuda" else 1e-6
-    wanted = F.linear(F.gelu(F.linear(x, w1, b1), approximate="tanh"), w2, b2)
-    got = gelu_mlp(x, w1, b1, w2, b2)
+    dtype, near = (torch.float32, 1e-3) if DEVICE == "cuda" else (torch.float64, 1e-6)
+    first, second = (nn.Linear(*size, device=DEVICE, dtype=dtype) for size in ((16, 32), (32, 16)))
+    x = torch.randn(5, 7, 16, device=DEVICE, dtype=dtype, requires_grad=True)
+    leaves = [x, *first.parameters(), *second.parameters()]
+    wanted = second(F.gelu(first(x), approximate="tanh"))
+    got = hidden_layer(x, first, second)
     up = torch.randn_like(wanted)
     torch.testing.assert_close(got, wanted, rtol=near, atol=near)
     found, right = torch.autograd.grad(got, leaves, up), torch.autograd.grad(wanted, leaves, up)
@@ -47,7 +43,7 @@ def test_layers_together_say_what_they_say_alone(bias: bool) -> None:
     leaves = [x, *(p for layer in layers for p in layer.parameters())]
     found: list[list[Tensor]] = []
     ups = [torch.randn(5, 7, layer.out_features, device=DEVICE, dtype=dtype) for layer in layers]
-    for outs in ([layer(x) for layer in layers], linear_group(x, layers, dtype)):
+    for outs in ([layer(x) for layer in layers], linear_group(x, layers)):
         found.append([*outs, *torch.autograd.grad(outs, leaves, ups)])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=near, atol=near)
@@ -55,7 +51,7 @@ def test_layers_together_say_what_they_say_alone(bias: bool) -> None:
 
 def test_what_layers_say_together_lies_in_one_product() -> None:
     layers = [nn.Linear(16, 32, device=DEVICE) for _ in range(3)]
-    q, k, v = linear_group(torch.randn(5, 7, 16, device=DEVICE), layers, torch.float32)
+    q, k, v = linear_group(torch.randn(5, 7, 16, device=DEVICE), layers)
     assert q.untyped_storage().data_ptr() == v.untyped_storage().data_ptr()
     assert q.stride() == k.stride() == (7 * 96, 96, 1)
 
@@ -63,12 +59,12 @@ def test_what_layers_say_together_lies_in_one_product() -> None:
 @pytest.mark.skipif(DEVICE == "cpu", reason="the kernels are Triton's and need a GPU")
 def test_the_kernels_equal_the_definitions() -> None:
     up, u = (torch.randn(300, 80, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    (d, sums), (d2, sums2) = gelu.gelu_backward(up, u), gelu.gelu_backward_reference(up, u)
+    (d, sums), (d2, sums2) = join([u], up), join_reference([u], up)
     torch.testing.assert_close(d, d2, rtol=2**-6, atol=1e-3)
     torch.testing.assert_close(sums.sum(0), sums2[0], rtol=1e-2, atol=5e-2)
-    torch.testing.assert_close(gelu.gelu(u), F.gelu(u, approximate="tanh"), rtol=2**-7, atol=1e-5)
+    torch.testing.assert_close(gelu(u), F.gelu(u, approximate="tanh"), rtol=2**-7, atol=1e-5)
     parts = [up, u[:, 16:], up[:, :48]]
-    (whole, sums), (whole2, sums2) = columns.concat_with_sums(parts), columns.concat_reference(parts)
+    (whole, sums), (whole2, sums2) = join(parts), join_reference(parts)
     assert torch.equal(whole, whole2)
     torch.testing.assert_close(sums.sum(0), sums2[0], rtol=1e-4, atol=1e-3)
 

@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.kernels.gpu.float8_product import ROWS, Float8Linear, Head8, fits_float8, linear8, mlp8
-from heedful.kernels.gpu.gelu import gelu_mlp
-from heedful.kernels.gpu.linear_group import linear_group
+from heedful.kernels.gpu.float8_product import ROWS, Head8
+from heedful.kernels.gpu.fused_linear import Float8Linear, fits_float8, hidden_layer, linear_group
 from heedful.kernels.gpu.state_space.mamba_mix import conv_silu, mamba2_mix, mamba_mix
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.context import Context, PartState
@@ -36,7 +35,7 @@ class Attention8(Attention):
         layers = self.q, self.k, self.v
         if not fits_float8(x, *layers) or len({layer.bias is None for layer in layers}) > 1:
             return super().project(x)
-        q, k, v = linear8(x, *layers)
+        q, k, v = linear_group(x, layers, float8=True)
         return q, k, v
 
 
@@ -46,7 +45,7 @@ class MLP8(MLP):
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         plain = ctx.watches("up", "hidden") or (self.training and self.dropout > 0)
         plain = plain or not fits_float8(x, self.up, self.down)
-        return super().forward(x, ctx, state) if plain else mlp8(x, self.up, self.down)
+        return super().forward(x, ctx, state) if plain else hidden_layer(x, self.up, self.down, float8=True)
 
 
 def use_float8(model: nn.Module) -> int:
@@ -79,7 +78,7 @@ class FusedAttention(Attention):
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if not torch.is_autocast_enabled(x.device.type):
             return super().project(x)
-        q, k, v = linear_group(x, (self.q, self.k, self.v), torch.get_autocast_dtype(x.device.type))
+        q, k, v = linear_group(x, (self.q, self.k, self.v))
         return q, k, v
 
 
@@ -93,10 +92,7 @@ class FusedMLP(MLP):
         narrow = torch.is_autocast_enabled(x.device.type)
         if not narrow or ctx.watches("up", "hidden") or (self.training and self.dropout > 0):
             return super().forward(x, ctx, state)
-        dtype = torch.get_autocast_dtype(x.device.type)
-        factors = self.up.weight, self.up.bias, self.down.weight, self.down.bias
-        w1, b1, w2, b2 = (t.to(dtype) for t in factors)
-        return gelu_mlp(x.to(dtype), w1, b1, w2, b2)
+        return hidden_layer(x, self.up, self.down)
 
 
 def fits_mixing(

@@ -14,21 +14,12 @@ beyond V afterwards.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-
-class Shape(NamedTuple):
-    """How a program works on its row: numbers at a time, warps, and the most registers of a thread."""
-
-    block: int
-    warps: int
-    registers: int
-
-
-SHAPE = Shape(8192, 8, 128)
+SHAPE = {"BLOCK": 8192, "num_warps": 8, "maxnreg": 128}  # how a program works on its row
 
 
 @functools.cache
@@ -82,17 +73,14 @@ def loss_kernel() -> Any:
 
 
 def loss_and_slope(
-    logits: Tensor, out: Tensor, labels: Tensor, vocab: int, smoothing: float, ignore: int, gain: float = 1.0,
-    shape: Shape | None = None,
-) -> Tensor:  # fmt: skip
+    logits: Tensor, out: Tensor, labels: Tensor, vocab: int, smoothing: float, ignore: int, gain: float = 1.0
+) -> Tensor:
     """The loss of every row; `gain` times the slope goes to `out`, which may be the logits themselves.
 
     `logits` are (rows, at least V columns).
     """
-    shape = shape or SHAPE
     losses = torch.empty(len(logits), device=logits.device, dtype=torch.float32)
     loss_kernel()[(len(logits),)](
-        logits, out, labels, losses, vocab, logits.stride(0), smoothing, ignore, gain,
-        BLOCK=shape.block, num_warps=shape.warps, maxnreg=shape.registers,
-    )  # fmt: skip
+        logits, out, labels, losses, vocab, logits.stride(0), smoothing, ignore, gain, **SHAPE
+    )
     return losses

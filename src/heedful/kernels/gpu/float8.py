@@ -10,12 +10,21 @@ v is x itself, gelu(x), or up · gelu′(x): what feeds a product never exists i
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from heedful.kernels.gpu.linear_group import Tile
+
+class Tile(NamedTuple):
+    """What a program works on at a time."""
+
+    rows: int
+    columns: int
+    warps: int
+
 
 # The fastest of six on an H200, for (operand,  whether its columns are summed).
 TILES = {
@@ -117,17 +126,10 @@ def transpose_kernel(x, out_t, M, N, BM: tl.constexpr, BN: tl.constexpr):  # typ
 
 
 def launch_round(
-    parts: list[Tensor],
-    up: Tensor | None,
-    operand_kind: int,
-    kind: torch.dtype,
-    headroom: float,
-    sums: bool,
-    tile: Tile | None = None,
+    parts: list[Tensor], up: Tensor | None, operand_kind: int, kind: torch.dtype, headroom: float, sums: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The kernels over tensors (M, N) that stand side by side in the result."""
-    tile = tile or TILES.get((operand_kind, sums), OTHER)
-    fast = not triton.knobs.runtime.interpret
+    tile, fast = TILES.get((operand_kind, sums), OTHER), not triton.knobs.runtime.interpret
     rows, width = len(parts[0]), sum(part.shape[1] for part in parts)
     made = lambda *size, dtype=torch.float32: torch.empty(size, device=parts[0].device, dtype=dtype)
     flat, side, inverse_scale = made(rows, width, dtype=kind), made(width, rows, dtype=kind), made()

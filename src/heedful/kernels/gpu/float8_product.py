@@ -15,19 +15,15 @@ and gain nothing there; a largest value found beforehand would read 2 more.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import Function
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
 HEADROOM = {FORWARD: 16.0, BACKWARD: 256.0}  # how far above the rows looked at a value may lie
 SAMPLED_ROWS = 256
 ROWS = 16  # what a product's sizes must be multiples of
-PLAIN, GELU, SLOPE = 0, 1, 2
-LONG_SUMS_FAST = False  # whether those, too, may be kept with fewer digits
+PLAIN, GELU, SLOPE = 0, 1, 2  # operands: x, gelu(x), up · gelu′(x)
 
 
 def round_float8(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -113,96 +109,7 @@ def float8_product(
 
 def long_product(a: Tensor, sa: Tensor, b: Tensor, sb: Tensor, dtype: torch.dtype) -> Tensor:
     """The same for sums over many thousand products."""
-    return float8_product(a, sa, b, sb, dtype, fast=LONG_SUMS_FAST)
-
-
-def _concat_scales(tensors: tuple[Tensor, ...]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
-
-
-class _Linear8(Function):
-    """Layers that read the same x, as one product; each output and each gradient stay apart."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, has_bias: bool, *given: Tensor) -> tuple[Tensor, ...]:
-        weights = given[: len(given) // 2] if has_bias else given
-        bias = _concat_scales(given[len(weights) :]).to(x.dtype) if has_bias else None
-        a, at, sa = round_matrix(x)
-        b, bt, sb = round_matrix(_concat_scales(weights))
-        ctx.save_for_backward(at, sa, bt, sb)
-        ctx.sizes, ctx.has_bias, ctx.kinds = [len(w) for w in weights], has_bias, [t.dtype for t in given]
-        y = float8_product(a, sa, b, sb, x.dtype, bias)
-        return y.split(ctx.sizes, 1) if len(weights) > 1 else (y,)
-
-    @staticmethod
-    def backward(ctx: Any, *ups: Tensor) -> tuple[Tensor | None, ...]:
-        at, sa, bt, sb = ctx.saved_tensors
-        g, gt, sg, sums = round_operand(list(ups), None, PLAIN, True)
-        gx = float8_product(g, sg, bt, sb, ups[0].dtype)
-        gw = long_product(gt, sg, at, sa, torch.float32).split(ctx.sizes)
-        gb = sums.sum(0).split(ctx.sizes) if ctx.has_bias else ()
-        return gx, None, *(t.to(kind) for t, kind in zip((*gw, *gb), ctx.kinds, strict=True))
-
-
-class _MLP8(Function):
-    """W₂ gelu(W₁ x + b₁) + b₂; the hidden state is kept before the GELU, and after it in 8 bits."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
-        a, at, sa = round_matrix(x)
-        b, bt, sb = round_matrix(w1)
-        u = float8_product(a, sa, b, sb, x.dtype, b1.to(x.dtype))
-        h, ht, sh, _ = round_operand([u], None, GELU, False)
-        c, ct, sc = round_matrix(w2)
-        ctx.save_for_backward(at, sa, bt, sb, u, ht, sh, ct, sc)
-        ctx.kinds = [t.dtype for t in (w1, b1, w2, b2)]
-        return float8_product(h, sh, c, sc, x.dtype, b2.to(x.dtype))
-
-    @staticmethod
-    def backward(ctx: Any, up: Tensor) -> tuple[Tensor, ...]:
-        at, sa, bt, sb, u, ht, sh, ct, sc = ctx.saved_tensors
-        g, gt, sg, over = round_operand([up], None, PLAIN, True)
-        gw2 = long_product(gt, sg, ht, sh, torch.float32)
-        d, dt, sd, under = round_operand([u], float8_product(g, sg, ct, sc, up.dtype), SLOPE, True)
-        gw1 = long_product(dt, sd, at, sa, torch.float32)
-        slopes = zip((gw1, under.sum(0), gw2, over.sum(0)), ctx.kinds, strict=True)
-        return float8_product(d, sd, bt, sb, up.dtype), *(t.to(kind) for t, kind in slopes)
-
-
-def as_rows(x: Tensor) -> Tensor:
-    """x as the step's products want it: rows of bfloat16 under autocast."""
-    if torch.is_autocast_enabled(x.device.type):
-        x = x.to(torch.get_autocast_dtype(x.device.type))
-    return x.reshape(-1, x.shape[-1])
-
-
-def fits_float8(x: Tensor, *layers: nn.Linear) -> bool:
-    """Whether these rows and these layers can be multiplied in float8."""
-    return x.numel() // x.shape[-1] % ROWS == 0 and all(
-        layer.in_features % ROWS == 0 and layer.out_features % ROWS == 0 for layer in layers
-    )
-
-
-def linear8(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-    """What several layers say to the same x; all of them have a bias or none."""
-    given = [layer.weight for layer in layers]
-    has_bias = layers[0].bias is not None
-    given += [layer.bias for layer in layers] if has_bias else []
-    outs: tuple[Tensor, ...] = _Linear8.apply(as_rows(x), has_bias, *given)
-    return tuple(y.unflatten(0, x.shape[:-1]) for y in outs)
-
-
-def mlp8(x: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
-    """down(gelu(up x)), with tanh's GELU and both biases"""
-    y: Tensor = _MLP8.apply(as_rows(x), up.weight, up.bias, down.weight, down.bias)
-    return y.unflatten(0, x.shape[:-1])
-
-
-class Float8Linear(nn.Linear):
-    """A linear layer whose three products run in float8; the weight stays as it is."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return linear8(x, self)[0] if fits_float8(x, self) else super().forward(x)
+    return float8_product(a, sa, b, sb, dtype, fast=False)
 
 
 class Head8(nn.Linear):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import heedful
 from heedful.decode.engines.numba_stepper import NumbaStepper
 from heedful.decode.stepper import EagerStepper
-from heedful.kernels.cpu.block_tensor import SCALES, SIZES, BlockTensor, interleave, reference_widen, separate
+from heedful.kernels.cpu.block_tensor import SCALES, SIZES, BlockTensor, interleave, separate
 from heedful.models.base import Model
 from heedful.weights.exporting import export_gguf
 
@@ -39,6 +39,14 @@ def random_blocks(kind: str, rows: int = 37, columns: int = 512) -> Tensor:
     for place in (208,) if kind == "Q6_K" else (0, 2) if kind in WITH_OFFSETS else (0,):
         blocks[..., place + 1] = blocks[..., place + 1] & 0x83 | 0x20  # the upper byte of a float16
     return torch.from_numpy(blocks.reshape(rows, -1))
+
+
+def reference_widen(blocks: Tensor, kind: str) -> Tensor:
+    """The definition of the values, by the `gguf` library."""
+    from gguf import GGMLQuantizationType, quants
+
+    values = quants.dequantize(blocks.numpy(), GGMLQuantizationType[kind])
+    return torch.from_numpy(np.ascontiguousarray(values, np.float32))
 
 
 @pytest.mark.parametrize("kind", SCALES)

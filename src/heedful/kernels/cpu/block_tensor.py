@@ -231,14 +231,6 @@ def widening_threads(process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), "heedful-widen")
 
 
-def reference_widen(blocks: Tensor, kind: str) -> Tensor:
-    """The definition of `widen`, by the `gguf` library."""
-    from gguf import GGMLQuantizationType, quants
-
-    values = quants.dequantize(blocks.numpy(), GGMLQuantizationType[kind])
-    return torch.from_numpy(np.ascontiguousarray(values, np.float32))
-
-
 def widen_parameters(model: nn.Module) -> None:
     """Make ordinary float32 parameters of those that are held in blocks; shared ones stay shared."""
     widened: dict[int, nn.Parameter] = {}

@@ -37,10 +37,10 @@ from heedful.kernels.cpu.numba_intrinsics import (
     PAUSE,
     SOURCE_STAMP,
     Int,
+    call_llvm,
     compile_cached,
+    emit_prefetch,
     intrinsic,
-    literal_intrinsic,
-    load_at,
 )
 
 GROUP = 32
@@ -71,7 +71,8 @@ class Emitter:
         return ir.Constant(I64, value)
 
     def load(self, address: Any, offset: int, kind: Any) -> Any:
-        return load_at(self.builder, self.builder.add(address, self.number(offset)), kind, 1)
+        place = self.builder.add(address, self.number(offset))
+        return self.builder.load(self.builder.inttoptr(place, kind.as_pointer()), align=1)
 
     def at(self, address: Any, index: Any, count: int, offset: int = 0) -> Any:
         """The address of an entry of `count` bytes, and some bytes further."""
@@ -118,17 +119,11 @@ class Emitter:
 
     def prefetch(self, address: Any, count: int, ahead: int = AHEAD) -> None:
         """Ask for `count` bytes that lie some bytes after an address."""
-        constants = [ir.Constant(I32, value) for value in (0, 3, 1)]
         for start in range(0, count, 64):
-            place = self.builder.inttoptr(
-                self.builder.add(address, self.number(ahead + start)), I8.as_pointer()
-            )
-            self.call("llvm.prefetch.p0i8", ir.VoidType(), place, *constants)
+            emit_prefetch(self.builder, self.builder.add(address, self.number(ahead + start)), 3)
 
     def call(self, name: str, result: Any, *args: Any) -> Any:
-        kind = ir.FunctionType(result, [a.type for a in args])
-        function = self.builder.module.globals.get(name) or ir.Function(self.builder.module, kind, name)
-        return self.builder.call(function, args)
+        return call_llvm(self.builder, name, result, *args)
 
     def accumulate(self, a: Any, b: Any, total: Any) -> None:
         """total += a b"""
@@ -212,12 +207,8 @@ class Emitter:
         return rows
 
     def sum(self, a: Any) -> Any:
-        kind = a.type
-        name = f"llvm.vector.reduce.fadd.v{kind.count}f32"
-        function = self.builder.module.globals.get(name) or ir.Function(
-            self.builder.module, ir.FunctionType(FLOAT, [FLOAT, kind]), name
-        )
-        return self.builder.call(function, [ir.Constant(FLOAT, 0.0), a], fastmath=FAST)
+        name = f"llvm.vector.reduce.fadd.v{a.type.count}f32"
+        return call_llvm(self.builder, name, FLOAT, ir.Constant(FLOAT, 0.0), a, fastmath=FAST)
 
 
 FEATURES = llvmlite.binding.get_host_cpu_features() if PAUSE else {}
@@ -257,27 +248,29 @@ class Stripe(Emitter):
         """The float16 there, as float32."""
         return self.builder.fpext(self.load(self.block, STRIPE * offset, vector(HALF, STRIPE)), LANES)
 
+    def above(self, upper: Any, lower: Any) -> Any:
+        """Upper bits above four lower ones, of each byte."""
+        return self.builder.or_(lower, self.builder.shl(upper, self.every(WORDS, 4)))
+
     def scaled(self, zero: int, scale: Any) -> list[Any]:
         """The offset − zero · scale."""
         return [self.times(scale, self.every(LANES, -zero))]
 
 
-def unpack_int8(e: Stripe) -> list[Group]:
-    """w = n − 128; the scale of a row is left to the caller"""
-    one = e.every(LANES, 1)
-    return [
-        Group([e.builder.xor(n, e.every(WORDS, SIGNS)) for n in e.words(0, 8)], [one], e.scaled(128, one))
-    ]
-
-
-def unpack_q8_0(e: Stripe) -> list[Group]:
-    """w = d (n − 128)"""
-    d = e.halves(0)
-    return [Group([e.builder.xor(n, e.every(WORDS, SIGNS)) for n in e.words(2, 8)], [d], e.scaled(128, d))]
-
-
 SIGNS = 0x80808080  # of four bytes: without them a sign becomes a distance from −128
 LOW, PAIRS, SIXES, ONES = 0x0F0F0F0F, 0x03030303, 0x3F3F3F3F, 0x01010101  # bits of each of four bytes
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """The layout of Q8_0, w = d (n − 128), and of int8, which has no d before its numbers."""
+
+    start: int
+
+    def __call__(self, e: Stripe) -> list[Group]:
+        numbers = [e.builder.xor(n, e.every(WORDS, SIGNS)) for n in e.words(self.start, 8)]
+        d = e.halves(0) if self.start else e.every(LANES, 1)  # an int8 row's scale is left to the caller
+        return [Group(numbers, [d], e.scaled(128, d))]
 
 
 @dataclass(frozen=True)
@@ -301,34 +294,29 @@ class Nibbles:
 
 def six_bits(e: Stripe) -> list[tuple[Any, Any]]:
     """d s and −e m for the eight groups of Q4_K and Q5_K; s and m have six bits each in twelve bytes."""
-    b, (of_scales, of_mins, last) = e.builder, e.words(4, 3)
+    of_scales, of_mins, last = e.words(4, 3)
     results = []
-    for word, start, unit in ((of_scales, 0, e.halves(0)), (of_mins, 4, b.fneg(e.halves(2)))):
-        upper = b.shl(e.bits(word, 6, PAIRS), e.every(WORDS, 4))
-        both = e.bits(word, 0, SIXES), b.or_(e.bits(last, start, LOW), upper)
+    for word, start, unit in ((of_scales, 0, e.halves(0)), (of_mins, 4, e.builder.fneg(e.halves(2)))):
+        both = e.bits(word, 0, SIXES), e.above(e.bits(word, 6, PAIRS), e.bits(last, start, LOW))
         results.append([e.times(e.to_float(e.bits(both[i // 4], i % 4 * 8, 255)), unit) for i in range(8)])
     return list(zip(*results, strict=True))
 
 
-def unpack_q4_k(e: Stripe) -> list[Group]:
-    """w = d s n − e m in eight groups"""
-    groups = []
-    for i, (scale, offset) in enumerate(six_bits(e)):
-        words = e.words(16 + 32 * (i // 2), 8)
-        groups.append(Group([e.bits(word, i % 2 * 4, LOW) for word in words], [scale], [offset]))
-    return groups
+@dataclass(frozen=True)
+class NibbleGroups:
+    """The layout of Q4_K and Q5_K: w = d s n − e m in eight groups."""
 
+    nibbles: int
+    fifths: int = 0  # 32 bytes, bit i of which is the fifth bit of group i; 0: there are none
 
-def unpack_q5_k(e: Stripe) -> list[Group]:
-    """w = d s n − e m in eight groups; bit i of 32 bytes is the fifth bit of group i"""
-    groups, fifths = [], e.words(16, 8)
-    for i, (scale, offset) in enumerate(six_bits(e)):
-        words = e.words(48 + 32 * (i // 2), 8)
-        lower = [e.bits(word, i % 2 * 4, LOW) for word in words]
-        upper = [e.builder.shl(e.bits(word, i, ONES), e.every(WORDS, 4)) for word in fifths]
-        numbers = [e.builder.or_(low, high) for low, high in zip(lower, upper, strict=True)]
-        groups.append(Group(numbers, [scale], [offset]))
-    return groups
+    def __call__(self, e: Stripe) -> list[Group]:
+        groups, fifths = [], e.words(self.fifths, 8) if self.fifths else []
+        for i, (scale, offset) in enumerate(six_bits(e)):
+            numbers = [e.bits(word, i % 2 * 4, LOW) for word in e.words(self.nibbles + 32 * (i // 2), 8)]
+            for j, word in enumerate(fifths):
+                numbers[j] = e.above(e.bits(word, i, ONES), numbers[j])
+            groups.append(Group(numbers, [scale], [offset]))
+        return groups
 
 
 def unpack_q6_k(e: Stripe) -> list[Group]:
@@ -338,9 +326,7 @@ def unpack_q6_k(e: Stripe) -> list[Group]:
         half, quarter = divmod(i, 4)
         lower, upper = e.words(64 * half + 32 * (quarter % 2), 8), e.words(128 + 32 * half, 8)
         numbers = [
-            b.or_(
-                e.bits(low, quarter // 2 * 4, LOW), b.shl(e.bits(high, 2 * quarter, PAIRS), e.every(WORDS, 4))
-            )
+            e.above(e.bits(high, 2 * quarter, PAIRS), e.bits(low, quarter // 2 * 4, LOW))
             for low, high in zip(lower, upper, strict=True)
         ]
         (word,) = e.words(192 + i // 2 * 4, 1)
@@ -351,9 +337,9 @@ def unpack_q6_k(e: Stripe) -> list[Group]:
 
 
 UNPACK: dict[str, Unpack] = {
-    "I8": unpack_int8, "Q8_0": unpack_q8_0, "Q4_0": Nibbles(2, zero=8), "Q4_1": Nibbles(4),
+    "I8": Bytes(0), "Q8_0": Bytes(2), "Q4_0": Nibbles(2, zero=8), "Q4_1": Nibbles(4),
     "Q5_0": Nibbles(6, fifths=2, zero=16), "Q5_1": Nibbles(8, fifths=4),
-    "Q4_K": unpack_q4_k, "Q5_K": unpack_q5_k, "Q6_K": unpack_q6_k,
+    "Q4_K": NibbleGroups(16), "Q5_K": NibbleGroups(48, fifths=16), "Q6_K": unpack_q6_k,
 }  # fmt: skip
 
 
@@ -426,7 +412,7 @@ def store(builder: Any, value: Any, address: Any) -> None:
     builder.store(value, builder.inttoptr(address, value.type.as_pointer())).align = 4
 
 
-@literal_intrinsic
+@intrinsic
 def multiply_stripe(
     typingctx: Any, name: Any, count: Any, weight: Any, blocks: Any, x: Any, x_bytes: Any, last: Any,
     out: Any, out_bytes: Any,
@@ -471,7 +457,7 @@ def emit_group(e: Emitter, group: Group, record: Any, total: Any) -> None:
         e.accumulate(offset, e.splat(x_sum, STRIPE), total)
 
 
-@literal_intrinsic
+@intrinsic
 def multiply_floats(
     typingctx: Any, side: Any, weight: Any, blocks: Any, x: Any, x_bytes: Any, last: Any, out: Any,
     out_bytes: Any, begun: Any,
@@ -509,7 +495,7 @@ def multiply_floats(
     return types.void(side, *[types.int64] * 8), codegen
 
 
-@literal_intrinsic
+@intrinsic
 def copy_stripe(
     typingctx: Any, name: Any, weight: Any, blocks: Any, last: Any, room: Any, step: Any
 ) -> tuple[Any, Callable]:
@@ -542,7 +528,7 @@ def copy_stripe(
     return types.void(name, *[types.int64] * 5), codegen
 
 
-@literal_intrinsic
+@intrinsic
 def dot_rows(
     typingctx: Any, name: Any, most: Any, weight: Any, rows: Any, blocks: Any, x: Any, x_bytes: Any,
     last: Any, out: Any,
@@ -568,7 +554,7 @@ def dot_rows(
     return types.void(name, most, *[types.int64] * 7), codegen
 
 
-@literal_intrinsic
+@intrinsic
 def values(typingctx: Any, name: Any, weight: Any, blocks: Any, out: Any) -> tuple[Any, Callable]:
     """Put the values of a row of floats, or of a stripe, to `out`, in float32."""
 
@@ -602,7 +588,7 @@ def compile_pointer(function: Callable[..., None], count: int) -> int:
 KERNELS: list[Any] = []  # that addresses are of
 
 
-@literal_intrinsic
+@intrinsic
 def round_group(typingctx: Any, x: Any, record: Any) -> tuple[Any, Callable]:
     """Put 32 floats to a record: y = round(x / gain) in 16 bits, where gain = max |x| / m.
 

@@ -46,13 +46,25 @@ def compile_inline(function: F) -> F:
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
-    """A function of LLVM values as one that Numba's compiler can call; its first argument is Numba's own."""
-    return numba_intrinsic(function)
+    """A function of LLVM values as one that Numba's compiler can call; its first argument is Numba's own.
 
-
-def literal_intrinsic(function: Callable[..., Any]) -> Any:
-    """An intrinsic that learns the value of an argument that is a constant, by its type."""
+    The type of an argument that is a constant tells its value.
+    """
     return numba_intrinsic(prefer_literal=True)(function)
+
+
+def call_llvm(builder: Any, name: str, result: Any, *args: Any, fastmath: tuple[str, ...] = ()) -> Any:
+    """Call one of LLVM's own functions by its name."""
+    kind = ir.FunctionType(result, [a.type for a in args])
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    return builder.call(function, args, fastmath=fastmath)
+
+
+def emit_prefetch(builder: Any, address: Any, locality: int) -> None:
+    """Ask memory for the 64 bytes at an address; 3 wants them in the nearest cache."""
+    place = builder.inttoptr(address, ir.IntType(8).as_pointer())
+    constants = [ir.Constant(ir.IntType(32), value) for value in (0, locality, 1)]
+    call_llvm(builder, "llvm.prefetch.p0i8", ir.VoidType(), place, *constants)
 
 
 def _pointer(element: Any, kind: Any) -> Any:
@@ -90,12 +102,6 @@ def truncate(typingctx: Any, number: Any) -> tuple[Any, Callable]:
         return builder.fptosi(args[0], ir.IntType(32))
 
     return types.int32(types.float32), codegen
-
-
-def load_at(builder: Any, address: Any, kind: Any, align: int) -> Any:
-    value = builder.load(builder.inttoptr(address, kind.as_pointer()))
-    value.align = align
-    return value
 
 
 def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
@@ -140,8 +146,7 @@ def pause(typingctx: Any) -> tuple[Any, Callable]:
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if PAUSE:
-            nothing = ir.FunctionType(ir.VoidType(), [])
-            builder.call(builder.module.globals.get(PAUSE) or ir.Function(builder.module, nothing, PAUSE), [])
+            call_llvm(builder, PAUSE, ir.VoidType())
         return context.get_dummy_value()
 
     return types.void(), codegen
@@ -152,11 +157,7 @@ def prefetch(typingctx: Any, address: Any) -> tuple[Any, Callable]:
     """Ask memory for the 64 bytes at an address, without waiting for them."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        name, number = "llvm.prefetch.p0i8", ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), number, number, number])
-        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        constants = [ir.Constant(number, value) for value in (0, 2, 1)]
-        builder.call(function, [builder.inttoptr(args[0], ir.IntType(8).as_pointer()), *constants])
+        emit_prefetch(builder, args[0], 2)
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen

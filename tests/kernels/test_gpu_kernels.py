@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from heedful.kernels.gpu.state_space.mamba_mix import conv_silu, mamba2_mix
+from heedful.kernels.gpu.state_space.mamba_mix import conv_silu, mamba2_mix, mamba_mix
 from heedful.nn.attention.multi_head import join_heads, split_heads
 from heedful.nn.context import Context, Mask
 from heedful.nn.state_space.chunked import decayed_scores, decayed_scores_backward
@@ -136,6 +136,28 @@ def test_mamba_by_one_operator_is_as_near_to_float32_as_the_plain_part(
         results.append([y.float(), *gradients])
     for wide, plain, joined in zip(*results, strict=True):
         assert (joined - wide).norm() <= 3 * (plain - wide).norm() + 1e-3 * wide.norm()
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "convolution"])
+def test_the_compiler_learns_the_shapes_of_what_operators_return(name: str) -> None:
+    (rows, length, D, N), (rank, heads, H) = (2, 21, 8, 4), (3, 2, 32)
+    rand = lambda *size: torch.randn(*size, device=DEVICE).requires_grad_()
+    rates = lambda *size: (-torch.rand(*size, device=DEVICE)).requires_grad_()
+    wide, width = rand(rows, length, 2 * D), H + 2 * 16
+    of_mamba = rand(rank + 2 * N, D), rand(D, rank), rand(D), rates(D, N), rand(D)
+    of_mamba2 = rand(width, 1, 4), rand(width), rand(heads), rates(heads), rand(heads), H, 1
+    made, given = {
+        "mamba": (mamba_mix, (wide, rand(D, 1, 4), rand(D), *of_mamba)),
+        "mamba2": (mamba2_mix, (rand(rows, length, H + width + heads), *of_mamba2)),
+        "convolution": (conv_silu, (wide, rand(2 * D, 1, 4), rand(2 * D))),
+    }[name]
+    torch.library.opcheck(made, given, test_utils=("test_schema", "test_faketensor"))
+    leaves, slopes = [t for t in given if isinstance(t, torch.Tensor)], []
+    for form in (made, torch.compile(made, backend="aot_eager", fullgraph=True)):
+        out = form(*given)
+        out = out if isinstance(out, torch.Tensor) else out[0]
+        slopes.append([out, *torch.autograd.grad(out.sum(), leaves)])
+    torch.testing.assert_close(*slopes)
 
 
 @pytest.mark.parametrize(("size", "channels"), [(16, 96), (8, 5)])

@@ -17,6 +17,8 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
+from heedful.kernels.gpu.operators import launch
+
 
 class Tile(NamedTuple):
     """What a program works on at a time."""
@@ -139,14 +141,14 @@ def launch_round(
     ready = [part if part.stride(-1) == 1 else part.contiguous() for part in parts]
     beside = ready[0] if up is None else up.contiguous() if up.stride() != ready[0].stride() else up
     for i, x in enumerate(ready):
-        max_kernel[(32,)](
+        launch(max_kernel, 32)(
             x, beside, highs[32 * i :], rows, x.shape[1], x.stride(0), -(-rows // 256),
             OPERAND=operand_kind, FAST=fast, ROWS=8, BLOCK=512, num_warps=8,
         )  # fmt: skip
     start = 0
     for x in ready:
         size = x.shape[1]
-        round_kernel[(triton.cdiv(rows, tile.rows), triton.cdiv(size, tile.columns))](
+        launch(round_kernel, triton.cdiv(rows, tile.rows), triton.cdiv(size, tile.columns))(
             x, beside, highs, flat, as_bytes(flat)[:, start:], as_bytes(side)[start:], inverse_scale,
             total[:, start:] if sums else inverse_scale, rows, size, x.stride(0), width, headroom,
             OPERAND=operand_kind, FAST=fast, SAMPLES=samples, LARGEST=torch.finfo(kind).max, SUM=sums,
@@ -161,15 +163,10 @@ def as_bytes(x: Tensor) -> Tensor:
     return x.view(torch.int8)
 
 
-def partial_sums(rows: int, operand_kind: int) -> int:
-    """How many partial sums a column has."""
-    return -(-rows // TILES.get((operand_kind, True), OTHER).rows)
-
-
 def transpose_bytes(x: Tensor) -> Tensor:
     """xᵀ, in memory too, of 8-bit numbers."""
     M, N = x.shape
     side = torch.empty(N, M, device=x.device, dtype=x.dtype)
     grid = (triton.cdiv(M, 128), triton.cdiv(N, 128))
-    transpose_kernel[grid](as_bytes(x), as_bytes(side), M, N, BM=128, BN=128, num_warps=8)
+    launch(transpose_kernel, *grid)(as_bytes(x), as_bytes(side), M, N, BM=128, BN=128, num_warps=8)
     return side

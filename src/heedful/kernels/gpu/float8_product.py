@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.kernels.gpu.operators import operator
+
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
 HEADROOM = {FORWARD: 16.0, BACKWARD: 256.0}  # how far above the rows looked at a value may lie
 SAMPLED_ROWS = 256
@@ -49,7 +51,7 @@ def operand(x: Tensor, up: Tensor | None, operand_kind: int) -> Tensor:
     return x.float()
 
 
-@torch.library.custom_op("heedful::turn8", mutates_args=())
+@operator("turn8")
 def round_operand(
     parts: list[Tensor], up: Tensor | None, operand_kind: int, gradient: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -62,18 +64,6 @@ def round_operand(
     v = torch.cat([operand(part, up, operand_kind) for part in parts], 1)
     flat, back = round_float8(v, kind)
     return flat, flat.t().contiguous(), back, v.sum(0, keepdim=True) if gradient else v[:0].clone()
-
-
-@round_operand.register_fake
-def _(parts: list[Tensor], up: Tensor | None, operand_kind: int, gradient: bool) -> tuple[Tensor, ...]:
-    kind, rows = BACKWARD if gradient else FORWARD, len(parts[0])
-    width, parts_of_sum = sum(part.shape[1] for part in parts), int(gradient)
-    if gradient and parts[0].is_cuda:
-        from heedful.kernels.gpu.float8 import partial_sums as count
-
-        parts_of_sum = count(rows, operand_kind)
-    new = lambda *size, dtype=torch.float32: parts[0].new_empty(size, dtype=dtype)
-    return new(rows, width, dtype=kind), new(width, rows, dtype=kind), new(), new(parts_of_sum, width)
 
 
 def round_matrix(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from heedful.kernels.gpu.float8_product import GELU, PLAIN, ROWS, SLOPE, float8_product, round_operand
+from heedful.kernels.gpu.operators import launch, operator
 
 STRIPE = 256  # rows whose sum a program takes
 BLOCK = 4096  # numbers that a program takes of what goes through the GELU
@@ -84,20 +85,15 @@ def triton_kernels() -> tuple[Any, Any]:
     return gelu_kernel, join_kernel
 
 
-@torch.library.custom_op("heedful::gelu", mutates_args=())
+@operator("gelu")
 def gelu(u: Tensor) -> Tensor:
     """h; the compiler does not see into it, and so keeps h instead of making it again."""
     if not u.is_cuda:
         return F.gelu(u, approximate="tanh")
     u = u.contiguous()
     h = torch.empty_like(u)
-    triton_kernels()[0][(-(-u.numel() // BLOCK),)](u, h, u.numel(), BLOCK=BLOCK, num_warps=8)
+    launch(triton_kernels()[0], -(-u.numel() // BLOCK))(u, h, u.numel(), BLOCK=BLOCK, num_warps=8)
     return h
-
-
-@gelu.register_fake
-def _(u: Tensor) -> Tensor:
-    return torch.empty_like(u)
 
 
 def join_reference(parts: list[Tensor], up: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -108,7 +104,7 @@ def join_reference(parts: list[Tensor], up: Tensor | None = None) -> tuple[Tenso
     return whole, whole.float().sum(0, keepdim=True)
 
 
-@torch.library.custom_op("heedful::join", mutates_args=())
+@operator("join")
 def join(parts: list[Tensor], up: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """What `join_reference` says of up to three matrices; the sums come in parts of STRIPE rows."""
     if not parts[0].is_cuda:
@@ -118,19 +114,12 @@ def join(parts: list[Tensor], up: Tensor | None = None) -> tuple[Tensor, Tensor]
     sizes, strides = [part.shape[1] for part in ready], [part.stride(0) for part in ready]
     M, wide, stripes = len(ready[0]), sum(sizes), -(-len(ready[0]) // STRIPE)
     out, sums = ready[0].new_empty(M, wide), ready[0].new_empty(stripes, wide, dtype=torch.float32)
-    triton_kernels()[1][(sum(-(-size // COLUMNS) for size in sizes), stripes)](
+    launch(triton_kernels()[1], sum(-(-size // COLUMNS) for size in sizes), stripes)(
         *ready, ready[0] if up is None else up.contiguous(), out, sums, M, *sizes, *strides,
         SLOPE=up is not None, STRIPE=STRIPE, BM=JOIN_ROWS if up is None else SLOPE_ROWS, BN=COLUMNS,
         num_warps=4,
     )  # fmt: skip
     return out, sums
-
-
-@join.register_fake
-def _(parts: list[Tensor], up: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    rows, wide = len(parts[0]), sum(part.shape[1] for part in parts)
-    stripes = -(-rows // STRIPE) if parts[0].is_cuda else 1
-    return parts[0].new_empty(rows, wide), parts[0].new_empty(stripes, wide, dtype=torch.float32)
 
 
 # A matrix as products read it: with whole rows, on its side, and, of 8 bits, what its numbers are times.

@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from heedful.kernels.gpu.operators import launch
+
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 STEP = 8  # positions that are loaded at a time
 CHUNK, CHANNELS = 32, 256  # positions and channels of a program
@@ -126,7 +128,9 @@ def launch_conv(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
     rows, T, D = x.shape
     u = torch.empty(rows, T, D, dtype=x.dtype, device=x.device)
     grid = triton.cdiv(D, CHANNELS), triton.cdiv(T, CHUNK), rows
-    conv_forward[grid](x, w, bias, u, T, x.stride(1), D, CHUNK=CHUNK, STEP=STEP, BD=CHANNELS, num_warps=4)
+    launch(conv_forward, *grid)(
+        x, w, bias, u, T, x.stride(1), D, CHUNK=CHUNK, STEP=STEP, BD=CHANNELS, num_warps=4
+    )
     return u
 
 
@@ -134,7 +138,7 @@ def launch_conv_backward(du: Tensor, x: Tensor, w: Tensor, bias: Tensor, dx: Ten
     """Write dx; return dw (D, 1, 4) and db (D,)"""
     (rows, T, D), chunks = x.shape, triton.cdiv(x.shape[1], CHUNK)
     parts = torch.empty(rows, chunks, 5, D, device=x.device)
-    conv_backward[triton.cdiv(D, CHANNELS), chunks, rows](
+    launch(conv_backward, triton.cdiv(D, CHANNELS), chunks, rows)(
         du, x, w, bias, dx, parts, T, x.stride(1), dx.stride(1), D, CHUNK=CHUNK, STEP=STEP, BD=CHANNELS,
         num_warps=4,
     )  # fmt: skip

@@ -16,8 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.kernels.gpu.operators import operator
 
-@torch.library.custom_op("heedful::mamba_mix", mutates_args=())
+
+@operator("mamba_mix")
 def mamba_mix(
     xz: Tensor, conv: Tensor, conv_bias: Tensor, project: Tensor, delta: Tensor, delta_bias: Tensor,
     A: Tensor, skip: Tensor,
@@ -37,21 +39,7 @@ def mamba_mix(
     return out, u, joint, bc, raw, states
 
 
-@mamba_mix.register_fake
-def _(
-    xz: Tensor, conv: Tensor, conv_bias: Tensor, project: Tensor, delta: Tensor, delta_bias: Tensor,
-    A: Tensor, skip: Tensor,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    (rows, T, _), D = xz.shape, len(A)
-    u, joint, bc = (
-        xz.new_empty(rows, T, D),
-        xz.new_empty(rows, T, len(project)),
-        A.new_empty(rows, T, 4, 2, 16),
-    )
-    return torch.empty_like(u), u, joint, bc, torch.empty_like(u), A.new_empty(rows, -(-T // 8), D, 16)
-
-
-@torch.library.custom_op("heedful::mamba_mix_back", mutates_args=())
+@operator("mamba_mix_back")
 def mamba_mix_backward(
     dout: Tensor, xz: Tensor, conv: Tensor, conv_bias: Tensor, project: Tensor, delta: Tensor, A: Tensor,
     skip: Tensor, u: Tensor, joint: Tensor, bc: Tensor, raw: Tensor, states: Tensor,
@@ -70,25 +58,7 @@ def mamba_mix_backward(
     dproject = djoint.t() @ u.flatten(0, 1)
     ddelta = draw.t() @ joint.flatten(0, 1)[:, :rank]
     dskip, ddelta_bias = slopes.parts.unbind()
-    return (
-        dxz,
-        dconv,
-        dconv_bias,
-        dproject,
-        ddelta,
-        ddelta_bias.to(delta.dtype),
-        slopes.A,
-        dskip.clone(),
-    )
-
-
-@mamba_mix_backward.register_fake
-def _(
-    dout: Tensor, xz: Tensor, conv: Tensor, conv_bias: Tensor, project: Tensor, delta: Tensor, A: Tensor,
-    skip: Tensor, u: Tensor, joint: Tensor, bc: Tensor, raw: Tensor, states: Tensor,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    same = [torch.empty_like(t) for t in (xz, conv, conv_bias, project, delta)]
-    return *same, delta.new_empty(len(delta)), torch.empty_like(A), torch.empty_like(skip)
+    return dxz, dconv, dconv_bias, dproject, ddelta, ddelta_bias.to(delta.dtype), slopes.A, dskip.clone()
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
@@ -103,7 +73,7 @@ def _backward(ctx: Any, dout: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
 mamba_mix.register_autograd(_backward, setup_context=_save)
 
 
-@torch.library.custom_op("heedful::mamba2_mix", mutates_args=())
+@operator("mamba2_mix")
 def mamba2_mix(
     joint: Tensor, conv: Tensor, conv_bias: Tensor, bias: Tensor, A: Tensor, skip: Tensor, channels: int,
     groups: int,
@@ -120,22 +90,7 @@ def mamba2_mix(
     return out, x, *rest  # type: ignore[return-value]
 
 
-@mamba2_mix.register_fake
-def _(
-    joint: Tensor, conv: Tensor, conv_bias: Tensor, bias: Tensor, A: Tensor, skip: Tensor, channels: int,
-    groups: int,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    from heedful.kernels.gpu.state_space.ssd import Sizes
-
-    (rows, T, _), heads = joint.shape, len(A)
-    x, out = joint.new_empty(rows, T, len(conv)), joint.new_empty(rows, T, channels)
-    s = Sizes.from_input(x, heads, groups, channels)
-    scores = joint.new_empty(rows * s.chunks, groups, s.size, s.size)
-    states, steps = joint.new_empty(rows * s.chunks, heads, s.N, s.P), A.new_empty(rows, T, heads)
-    return out, x, torch.empty_like(out), scores, states, steps, torch.empty_like(steps)
-
-
-@torch.library.custom_op("heedful::mamba2_mix_back", mutates_args=())
+@operator("mamba2_mix_back")
 def mamba2_mix_backward(
     dout: Tensor, joint: Tensor, conv: Tensor, conv_bias: Tensor, bias: Tensor, A: Tensor, skip: Tensor,
     x: Tensor, y: Tensor, scores: Tensor, states: Tensor, steps: Tensor, logs: Tensor, groups: int,
@@ -154,14 +109,6 @@ def mamba2_mix_backward(
     return djoint, *launch_conv_backward(dx, joint[..., own], conv, conv_bias, djoint[..., own]), parameters
 
 
-@mamba2_mix_backward.register_fake
-def _(
-    dout: Tensor, joint: Tensor, conv: Tensor, conv_bias: Tensor, bias: Tensor, A: Tensor, skip: Tensor,
-    x: Tensor, y: Tensor, scores: Tensor, states: Tensor, steps: Tensor, logs: Tensor, groups: int,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    return *(torch.empty_like(t) for t in (joint, conv, conv_bias)), A.new_empty(3, len(A))
-
-
 def _save2(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs[:6], *output[1:])
     ctx.groups = inputs[7]
@@ -176,7 +123,7 @@ def _backward2(ctx: Any, dout: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
 mamba2_mix.register_autograd(_backward2, setup_context=_save2)
 
 
-@torch.library.custom_op("heedful::conv_silu", mutates_args=())
+@operator("conv_silu")
 def conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """silu(conv(x)) of x (B, T, D), which may be columns of wider rows, by weights (D, 1, 4)"""
     from heedful.kernels.gpu.state_space.conv import launch_conv
@@ -184,22 +131,12 @@ def conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return launch_conv(x, weight, bias)
 
 
-@conv_silu.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return x.new_empty(x.shape)
-
-
-@torch.library.custom_op("heedful::conv_silu_back", mutates_args=())
+@operator("conv_silu_back")
 def conv_silu_backward(du: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     from heedful.kernels.gpu.state_space.conv import launch_conv_backward
 
     dx = x.new_empty(x.shape)
     return dx, *launch_conv_backward(du, x, weight, bias, dx)
-
-
-@conv_silu_backward.register_fake
-def _(du: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return x.new_empty(x.shape), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
 
 
 conv_silu.register_autograd(

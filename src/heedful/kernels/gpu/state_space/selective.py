@@ -13,6 +13,7 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
+from heedful.kernels.gpu.operators import launch
 from heedful.kernels.gpu.state_space.scan import (
     order_shared,
     scan_backward,
@@ -62,7 +63,7 @@ def enter_segments(
     if keep is not None:  # 0 where a segment forgets what came before it
         kept = F.pad(keep, (0, segments * size - keep.shape[1]), value=1.0)
         kept = kept.unflatten(1, (segments, size)).amin(2)
-    scan_segments[triton.cdiv(D * N, 1024), rows](
+    launch(scan_segments, triton.cdiv(D * N, 1024), rows)(
         ends,
         sums,
         A,
@@ -83,7 +84,7 @@ def shared_orders(bc: Tensor) -> Tensor:
     """B next to C, (B, T, 2 N), as lanes read them: (B, T, 4, 2, 16) in float32"""
     rows, T, both = bc.shape
     out = torch.empty(rows, T, 4, 2, STATES, device=bc.device)
-    order_shared[(triton.cdiv(rows * T, 32),)](bc, out, rows * T, bc.stride(1), both // 2, ROWS=32)
+    launch(order_shared, triton.cdiv(rows * T, 32))(bc, out, rows * T, bc.stride(1), both // 2, ROWS=32)
     return out
 
 
@@ -114,9 +115,9 @@ def launch_scan(
     fixed = constants(u, raw, A, keep, gate) | {"u_row": u.stride(1), "maxnreg": REGISTERS}
     grid, starts = (triton.cdiv(D, 8 * WARPS), segments, rows), h
     if segments > 1:
-        scan_forward[grid](*given, h, states, y, ends, sums, T, spans, size, **fixed, OUTPUTS=False)
+        launch(scan_forward, *grid)(*given, h, states, y, ends, sums, T, spans, size, **fixed, OUTPUTS=False)
         starts = enter_segments(ends, sums, A, keep, h, size * SPAN, reverse=False)
-    scan_forward[grid](*given, starts, states, y, ends, sums, T, spans, size, **fixed, OUTPUTS=True)
+    launch(scan_forward, *grid)(*given, starts, states, y, ends, sums, T, spans, size, **fixed, OUTPUTS=True)
     return y, ends[:, -1], states
 
 
@@ -131,13 +132,15 @@ def launch_slopes(
     kept, slopes = A if keep is None else keep, dlast
     if segments > 1:
         ends, totals = A.new_empty(rows, segments, *A.shape), A.new_empty(rows, segments, D)
-        scan_slopes[programs, segments, rows](dout, raw, z, A, C, kept, ends, totals, T, spans, size, **fixed)
+        launch(scan_slopes, programs, segments, rows)(
+            dout, raw, z, A, C, kept, ends, totals, T, spans, size, **fixed
+        )
         slopes = enter_segments(ends, totals, A, keep, dlast, size * SPAN, reverse=True)
     du, draw = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (u, raw))
     dA, dh = (A.new_empty(rows, segments, *A.shape) for _ in range(2))
     parts, sums = A.new_empty(rows, segments, 2, D), A.new_empty(rows, T, programs, 2 * STATES)
     dz = du if dz is None else dz
-    scan_backward[programs, segments, rows](
+    launch(scan_backward, programs, segments, rows)(
         dout, u, raw, z, A, bc, C, skip, kept, states, slopes, du, draw, dz, dA, parts, dh, sums, T, spans,
         size, **fixed, u_row=u.stride(1), dz_row=dz.stride(1), maxnreg=REGISTERS,
     )  # fmt: skip

@@ -24,6 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from heedful.kernels.gpu.operators import launch
 from heedful.kernels.gpu.state_space.scan import LOG2E, gate_slopes, sigmoid, step_sizes
 
 CHUNK = 128  # positions; states are kept between chunks, and cost inside one is quadratic
@@ -411,20 +412,20 @@ def launch_forward(
     text, programs = (s.length, s.chunks, s.heads, s.groups, s.columns), s.rows * s.chunks
     few, many = s.constants(x, 4, 1), s.constants(x, 8)
     steps, logs = (A.new_empty(s.rows, s.length, s.heads) for _ in range(2))
-    steps_forward[(programs,)](
+    launch(steps_forward, programs)(
         joint[..., s.heads * s.P + s.columns :], bias, A, steps, logs, s.length, s.chunks, joint.stride(1),
         s.heads, SIZE=s.size, HEADS=triton.next_power_of_2(s.heads),
     )  # fmt: skip
     states = x.new_empty(programs, s.heads, s.N, s.P)
-    ends_forward[programs, s.heads](x, steps, logs, states, *text, **many)
+    launch(ends_forward, programs, s.heads)(x, steps, logs, states, *text, **many)
     size, block = s.N * s.P, min(BLOCK, s.N * s.P)
-    carry_forward[s.rows * s.heads, triton.cdiv(size, block)](
+    launch(carry_forward, s.rows * s.heads, triton.cdiv(size, block))(
         logs, states, s.length, s.chunks, s.heads, size, SIZE=s.size, BLOCK=block, AHEAD=AHEAD, num_warps=1
     )
     scores = x.new_empty(programs, s.groups, s.size, s.size)
-    scores_forward[programs, s.groups](x, scores, *text, **many)
+    launch(scores_forward, programs, s.groups)(x, scores, *text, **many)
     y, out = (x.new_empty(s.rows, s.length, s.heads * s.P) for _ in range(2))
-    outputs_forward[programs, s.heads, 2](
+    launch(outputs_forward, programs, s.heads, 2)(
         x, joint, steps, logs, scores, states, skip, y, out, *text, joint.stride(1), **few
     )
     return out, y, scores, states, steps, logs
@@ -438,30 +439,32 @@ def launch_backward(
     text, programs = (s.length, s.chunks, s.heads, s.groups, s.columns), s.rows * s.chunks
     few, many = s.constants(x, 4, 1), s.constants(x, 8)
     dy, dx, dends = torch.empty_like(dout), torch.empty_like(x), torch.empty_like(states)
-    outputs_backward[programs, s.heads](
+    launch(outputs_backward, programs, s.heads)(
         dout, x, joint, y, logs, dy, djoint, dends, *text, joint.stride(1), **many
     )
     size, block = s.N * s.P, min(BLOCK, s.N * s.P)
     state_sums = A.new_empty(programs, s.heads, triton.cdiv(size, block))
-    carry_backward[s.rows * s.heads, triton.cdiv(size, block)](
+    launch(carry_backward, s.rows * s.heads, triton.cdiv(size, block))(
         logs, states, dends, state_sums, s.length, s.chunks, s.heads, size, SIZE=s.size, BLOCK=block,
         AHEAD=AHEAD, num_warps=1,
     )  # fmt: skip
     sums = A.new_zeros(s.rows, s.length, 7, s.heads)
-    inputs_backward[programs, s.heads, 2](dy, x, steps, logs, scores, dends, skip, dx, sums, *text, **few)
+    launch(inputs_backward, programs, s.heads, 2)(
+        dy, x, steps, logs, scores, dends, skip, dx, sums, *text, **few
+    )
     part = max(n for n in range(1, HEADS_TOGETHER + 1) if s.heads // s.groups % n == 0)
     parts = s.heads // part
     dscores = x.new_empty(programs, parts, s.size, s.size)
-    scores_backward[programs, parts, 4](dy, x, steps, logs, scores, dscores, sums, *text, part, **few)
+    launch(scores_backward, programs, parts, 4)(dy, x, steps, logs, scores, dscores, sums, *text, part, **few)
     dB, dC = (x.new_empty(s.rows, s.length, s.groups, parts // s.groups, s.N) for _ in range(2))
-    shared_backward[programs, parts, 4](
+    launch(shared_backward, programs, parts, 4)(
         dy, x, steps, logs, dscores, states, dends, dB, dC, sums, *text, part, **s.constants(x, 4)
     )
     both = dx[..., s.heads * s.P :].unflatten(2, (2, s.groups, s.N))
     for slopes, pieces in zip(both.unbind(2), (dB, dC), strict=True):
         torch.sum(pieces, 3, out=slopes)
     parameters, raw = A.new_empty(programs, 3, s.heads), slice(s.heads * s.P + s.columns, None)
-    steps_backward[(programs,)](
+    launch(steps_backward, programs)(
         joint[..., raw], bias, A, steps, state_sums.sum(2), sums, djoint[..., raw], parameters, s.length,
         s.chunks, joint.stride(1), s.heads, SIZE=s.size, HEADS=triton.next_power_of_2(s.heads),
     )  # fmt: skip

@@ -17,7 +17,6 @@ from heedful.cli.terminal import (
     align_columns,
     as_json,
     print_warnings,
-    read_file_inputs,
     read_numbered,
     read_texts,
     text_or_file,

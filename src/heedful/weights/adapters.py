@@ -257,7 +257,7 @@ class PeftAdapter:
         tensors, pickled = (folder / f"adapter_model.{ending}" for ending in ("safetensors", "bin"))
         if not tensors.is_file() and not pickled.is_file():
             raise NotFound(f"{folder} has no {tensors.name}", hint="fetch it again")
-        self.source = SafeFile(tensors) if tensors.is_file() else PickleFile([pickled])
+        self.source = SafeFile(tensors) if tensors.is_file() else PickleFile(pickled)
         self.names: dict[str, str] = {}  # without what PEFT puts around them → in the file
         for name in self.source.entries:
             plain = name.removeprefix("base_model.model.").replace(".modules_to_save.", ".")

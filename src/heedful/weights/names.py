@@ -160,10 +160,9 @@ def set_tensor(model: nn.Module, name: str, value: Tensor) -> None:
 
 @dataclass
 class Origin:
-    """How a checkpoint was laid out, so that saving gives it back under the same names and dtypes."""
+    """How a checkpoint was laid out, so that saving gives it back under the same names."""
 
     names: dict[str, str] = field(default_factory=dict)  # in the table → in the file, where they differ
-    dtypes: dict[str, torch.dtype] = field(default_factory=dict)  # by name in the file
     copies: dict[str, str] = field(default_factory=dict)  # of a repeated tensor → of what it repeats
     dropped: list[str] = field(default_factory=list)  # buffers that were never needed
 
@@ -198,9 +197,7 @@ def fill_model(
         absent = original in names and names[original] not in source.entries
         if absent and repeated not in names and repeats in source.entries:
             names[original] = repeats
-    origin = Origin(
-        {a: b for a, b in names.items() if a != b}, {n: e.dtype for n, e in source.entries.items()}
-    )
+    origin = Origin({a: b for a, b in names.items() if a != b})
     _check_names(names, source, copies, (*BUFFERS, *drop), origin, prefix)
     target = dtype or _main_dtype(source.entries[n] for n in names.values())
     for number, link in enumerate(links, 1):
@@ -323,7 +320,7 @@ def _main_dtype(entries: Iterable[TensorEntry]) -> torch.dtype:
 def published_tensors(
     model: nn.Module, rows: Iterable[Row], origin: Origin | None, leave: Iterable[str] = ()
 ) -> dict[str, Tensor]:
-    """Every tensor under its published name, in the dtype it came in (a wider one of ours is kept).
+    """Every tensor under its published name.
 
     `leave` names tensors of ours that no published model has.
     """

@@ -192,12 +192,8 @@ def _cut_windows(
                 missing += 1
                 continue
             start, end = (int(np.flatnonzero(inside)[k]) for k in (0, -1))
-        first = 0
-        while True:
+        for first in range(0, max(size - stride, 1), width - stride):
             last = min(first + width, size)
             answered = first <= start and end < last
             windows.append((number, first, last, *((start, end) if answered else (-1, -1))))
-            if last == size:
-                break
-            first += width - stride
     return np.array(windows, np.int64).reshape(-1, 5), missing

@@ -133,22 +133,15 @@ def chats(
     packed = options.packed and len(rows) >= ENOUGH_BATCHES * options.batch
     data = join_fingerprints(encoded.fingerprint, fingerprint_arrays((answered,)))
     settings: dict[str, Any] = {"tokenizer": tokenizer_signature(tokenizer), "packed": packed}
-    if not packed:
-        make_one = lambda row, epoch: dict(zip(("tokens", "labels"), read_conversation(row), strict=True))
-        return options.build(
-            "chats", tokenizer, options.bucket(lengths, name), make_one, data, notes=notes, **settings
-        )
 
     def make(row: int, epoch: int) -> Row:
-        tokens, labels = zip(*map(read_conversation, rows[row]), strict=True)
+        tokens, labels = zip(*map(read_conversation, rows[row] if packed else [row]), strict=True)
+        made = {"tokens": np.concatenate(tokens), "labels": np.concatenate(labels)}
         documents = np.repeat(np.arange(len(tokens)), [len(ids) for ids in tokens])
-        return {
-            "tokens": np.concatenate(tokens), "labels": np.concatenate(labels), "documents": documents,
-        }  # fmt: skip
+        return made | ({"documents": documents} if packed else {})
 
-    return options.build(
-        "chats", tokenizer, options.shuffle(len(rows), name), make, data, notes=notes, **settings
-    )
+    order = options.shuffle(len(rows), name) if packed else options.bucket(lengths, name)
+    return options.build("chats", tokenizer, order, make, data, notes=notes, **settings)
 
 
 def pack_rows(lengths: NDArray[np.int64], length: int) -> list[list[int]]:

@@ -180,39 +180,13 @@ class TokenWindows:
         return np.searchsorted(offsets[low:high], positions, "right")
 
 
-@dataclass(frozen=True)
-class DocumentPieces:
-    """Each document by itself, cut into as few equal pieces as fit into `width` tokens."""
+def cut_into_pieces(tokens: RaggedArray, width: int) -> NDArray[np.int64]:
+    """(pieces, 2): where each piece of a document starts and ends in the flat array.
 
-    tokens: RaggedArray
-    firsts: NDArray[np.int64]  # (documents + 1) the number of the first piece of each
-
-    def __len__(self) -> int:
-        return int(self.firsts[-1])
-
-    def bounds(self, row: int) -> tuple[int, int]:
-        """Return where a piece starts and ends in the flat array."""
-        document = int(np.searchsorted(self.firsts, row, "right")) - 1
-        first, count = int(self.firsts[document]), int(self.firsts[document + 1] - self.firsts[document])
-        start, end = int(self.tokens.offsets[document]), int(self.tokens.offsets[document + 1])
-        cut = lambda k: start + (end - start) * k // count
-        return cut(row - first), cut(row - first + 1)
-
-    def __getitem__(self, row: int) -> Ids:
-        start, end = self.bounds(row)
-        return self.tokens.flat[start:end].astype(np.int64)
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        counts = np.diff(self.firsts)
-        document = np.repeat(np.arange(len(counts)), counts)
-        k = np.arange(len(self)) - self.firsts[document]
-        n, size = counts[document], self.tokens.lengths[document]
-        lengths: NDArray[np.int64] = size * (k + 1) // n - size * k // n
-        return lengths
-
-
-def split_into_pieces(tokens: RaggedArray, width: int) -> DocumentPieces:
-    """Return the pieces of every document."""
+    A document is cut into as few equal pieces as fit into `width` tokens.
+    """
     counts = -(-tokens.lengths // width)
-    return DocumentPieces(tokens, np.concatenate(([0], counts.cumsum())))
+    document = np.repeat(np.arange(len(counts)), counts)
+    k = np.arange(len(document)) - (counts.cumsum() - counts)[document]  # its number in the document
+    start, size, count = tokens.offsets[document], tokens.lengths[document], counts[document]
+    return np.stack((start + size * k // count, start + size * (k + 1) // count), 1)

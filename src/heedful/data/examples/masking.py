@@ -28,7 +28,7 @@ from heedful.data.examples.corruption import (
     replace_tokens,
     span_lengths,
 )
-from heedful.data.examples.language_modeling import TokenWindows, split_into_pieces
+from heedful.data.examples.language_modeling import TokenWindows, cut_into_pieces
 from heedful.data.readers import Documents, Source, open_documents, split_paragraphs
 from heedful.data.token_cache import RaggedArray, tokenize_documents
 from heedful.data.tokenization import (
@@ -74,14 +74,15 @@ def change_rows(
         windows = TokenWindows(tokens, width, options.seed, turn=not static)
         order = options.shuffle(len(windows), tokens.name)
     else:
-        pieces = split_into_pieces(tokens, width)
-        usable = np.flatnonzero(pieces.lengths >= min_tokens)
-        options.check_rows(len(usable), tokens.name)
-        order = BucketedOrder(pieces.lengths[usable], options.batch, options.seed)
+        pieces = cut_into_pieces(tokens, width)
+        pieces = pieces[np.diff(pieces)[:, 0] >= min_tokens]
+        options.check_rows(len(pieces), tokens.name)
+        order = BucketedOrder(np.diff(pieces)[:, 0], options.batch, options.seed)
 
     def make(row: int, epoch: int) -> Row:
         if not options.packed:
-            return change(pieces[int(usable[row])], generators(row, epoch), None)
+            ids = tokens.flat[slice(*pieces[row])].astype(np.int64)
+            return change(ids, generators(row, epoch), None)
         positions, _ = windows.positions(row, epoch)
         ids = tokens.flat[positions].astype(np.int64)
         inside = windows.documents(positions) if apart and len(tokens) > 1 else None
@@ -214,13 +215,14 @@ def pairs(
         raise InputError(
             f"{lines.name} has one document, but sentence pairs need two", hint="put blank lines between them"
         )
-    pieces = split_into_pieces(documents, width)
-    rows = np.flatnonzero(pieces.lengths > 1)
-    order, generators = options.bucket(pieces.lengths[rows], lines.name), row_generators(options.seed, static)
+    pieces = cut_into_pieces(documents, width)
+    pieces = pieces[np.diff(pieces)[:, 0] > 1]
+    order = options.bucket(np.diff(pieces)[:, 0], lines.name)
+    generators = row_generators(options.seed, static)
 
     def make(row: int, epoch: int) -> Row:
         rng = generators(row, epoch)
-        a, b, follows = _sentence_pair(lines, documents, pieces.bounds(int(rows[row])), width, rng)
+        a, b, follows = _sentence_pair(lines, documents, pieces[row], width, rng)
         ids, types = template.wrap_pair(a, b)
         tokens, labels = mask_tokens(ids, rng, masking)
         return {"tokens": tokens, "labels": labels, "types": types, "follows": follows}
@@ -252,10 +254,10 @@ def _tokenize_sentences(
 
 
 def _sentence_pair(
-    lines: RaggedArray, documents: RaggedArray, bounds: tuple[int, int], width: int, rng: np.random.Generator
+    lines: RaggedArray, documents: RaggedArray, piece: Ids, width: int, rng: np.random.Generator
 ) -> tuple[Ids, Ids, bool]:
     """Return the first part of a stretch, and its second part or as much of another document."""
-    start, end = bounds
+    start, end = piece.tolist()
     low, high = np.searchsorted(lines.offsets, (start + 1, end))
     # Between two sentences, or in the middle of the only one.
     cut = int(lines.offsets[rng.integers(low, high)]) if high > low else int(rng.integers(start + 1, end))

@@ -89,6 +89,34 @@ class SafeFile(TensorSource):
         return whole[entry.start : end].view(entry.dtype).view(entry.shape)
 
 
+class PickleFile(TensorSource):
+    """An old `pytorch_model.bin`, read with `weights_only=True`: data, never code."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        check_fetched(path)
+        try:
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise CorruptFile(
+                f"{path} is damaged or holds more than tensors ({type(error).__name__}), and code is not run",
+                hint="use a safetensors file",
+            ) from None
+        if not isinstance(loaded, Mapping):
+            raise CorruptFile(f"{path} holds a {type(loaded).__name__}, not a table of tensors")
+        self.tensors = {name: tensor for name, tensor in loaded.items() if isinstance(tensor, Tensor)}
+        if not self.tensors:
+            keys = ", ".join(map(str, loaded))
+            raise CorruptFile(
+                f"{path} holds no tensors by name, but {keys or 'nothing':.80}",
+                hint="it is a training program's checkpoint: save the state_dict in it alone",
+            )
+        self.entries = {name: TensorEntry(t.dtype, tuple(t.shape)) for name, t in self.tensors.items()}
+
+    def read(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+
 class RenamedTensors(TensorSource):
     """Tensors of other sources; `places` has the source of each, and its name there."""
 
@@ -105,10 +133,10 @@ class RenamedTensors(TensorSource):
         return source.map(inner)
 
 
-def join_shards(paths: list[Path]) -> TensorSource:
+def join_shards(paths: list[Path], kind: type[SafeFile] | type[PickleFile]) -> TensorSource:
     """Several files as one."""
-    places: dict[str, tuple[SafeFile, str]] = {}
-    for part in map(SafeFile, paths):
+    places: dict[str, tuple[SafeFile | PickleFile, str]] = {}
+    for part in map(kind, paths):
         for name in part.entries:
             other, _ = places.setdefault(name, (part, name))
             if other is not part:
@@ -125,43 +153,7 @@ def without_prefix(source: TensorSource, prefix: str) -> TensorSource:
     return RenamedTensors({name.removeprefix(prefix): (source, name) for name in names})
 
 
-class PickleFile(TensorSource):
-    """An old `pytorch_model.bin`, read with `weights_only=True`: data, never code."""
-
-    def __init__(self, paths: list[Path]) -> None:
-        self.tensors: dict[str, Tensor] = {}
-        for path in paths:
-            check_fetched(path)
-            try:
-                loaded = torch.load(path, map_location="cpu", weights_only=True)
-            except Exception as error:
-                raise CorruptFile(
-                    f"{path} is damaged or holds more than tensors ({type(error).__name__}), "
-                    "and code is not run",
-                    hint="use a safetensors file",
-                ) from None
-            if not isinstance(loaded, Mapping):
-                raise CorruptFile(f"{path} holds a {type(loaded).__name__}, not a table of tensors")
-            for name, tensor in loaded.items():
-                if name in self.tensors:
-                    raise CorruptFile(
-                        f"{path} repeats {name!r:.80} of another shard", hint="fetch them again"
-                    )
-                if isinstance(tensor, Tensor):
-                    self.tensors[name] = tensor
-            if not any(isinstance(tensor, Tensor) for tensor in loaded.values()):
-                keys = ", ".join(map(str, loaded))
-                raise CorruptFile(
-                    f"{path} holds no tensors by name, but {keys or 'nothing':.80}",
-                    hint="it is a training program's checkpoint: save the state_dict in it alone",
-                )
-        self.entries = {name: TensorEntry(t.dtype, tuple(t.shape)) for name, t in self.tensors.items()}
-
-    def read(self, name: str) -> Tensor:
-        return self.tensors[name]
-
-
-SAFE_INDEX, OLD_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
+SAFE_INDEX = "model.safetensors.index.json"
 WRAPPERS = ("module.", "_orig_mod.")  # of torch's DataParallel and DDP, and of torch.compile
 TEXT_MODELS = ("language_model.", "model.language_model.")  # within models that read images, too
 
@@ -179,18 +171,16 @@ def open_folder(folder: Path) -> TensorSource:
 
 
 def _open_files(folder: Path) -> TensorSource:
-    if (folder / SAFE_INDEX).is_file():
-        return join_shards(shards_of(folder / SAFE_INDEX))
-    if (folder / "model.safetensors").is_file():
-        return SafeFile(folder / "model.safetensors")
-    if parts := sorted(folder.glob("model-*-of-*.safetensors")):  # shards whose index is not there
-        return join_shards(all_shards(parts))
-    if (folder / OLD_INDEX).is_file():
-        return PickleFile(shards_of(folder / OLD_INDEX))
-    if (folder / "pytorch_model.bin").is_file():
-        return PickleFile([folder / "pytorch_model.bin"])
-    if parts := sorted(folder.glob("pytorch_model-*-of-*.bin")):
-        return PickleFile(all_shards(parts))
+    kinds: dict[str, type[SafeFile] | type[PickleFile]]
+    kinds = {"model.safetensors": SafeFile, "pytorch_model.bin": PickleFile}
+    for name, kind in kinds.items():
+        stem, ending = name.split(".")
+        if (folder / f"{name}.index.json").is_file():
+            return join_shards(shards_of(folder / f"{name}.index.json"), kind)
+        if (folder / name).is_file():
+            return kind(folder / name)
+        if parts := sorted(folder.glob(f"{stem}-*-of-*.{ending}")):  # shards whose index is not there
+            return join_shards(all_shards(parts), kind)
     raise NotFound(
         f"{folder} has no model.safetensors or pytorch_model.bin", hint="is it the folder of a model?"
     )

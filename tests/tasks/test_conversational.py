@@ -176,7 +176,7 @@ def test_what_is_cut_and_what_the_template_refuses_is_told(
     request = FinetuneRequest(str(strict), str(talks), out=str(tmp_path / "out"), epochs=1, length=32)
     finetune(request)
     said = capsys.readouterr().err
-    assert "conversations were cut to 32 tokens" in said
+    assert "cut to 32 tokens" in said  # one or two of them, by the seed
     assert "conversations are left out: line" in said
     assert "no system message here" in said
     only = tmp_path / "only.jsonl"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -86,11 +87,11 @@ def read_tensor_file(path: Path, mmap: bool = False) -> tuple[Tensors, dict[str,
             raise CorruptFile(
                 f"{path}: tensor {name!r:.80} is {span.kind}, a type that word vectors do not have", hint=HINT
             )
-        dtype = np.dtype(DTYPES[span.kind])
-        if mmap and span.size:
+        dtype, count = np.dtype(DTYPES[span.kind]), math.prod(span.shape)
+        if mmap and count:
             tensors[name] = np.memmap(path, dtype, mode="r", offset=span.start, shape=span.shape)
         else:
-            values = np.fromfile(path, dtype, span.size // dtype.itemsize, offset=span.start)
+            values = np.fromfile(path, dtype, count, offset=span.start)
             tensors[name] = values.reshape(span.shape)
     if metadata.get("format") != FILE_FORMAT:
         raise CorruptFile(

@@ -92,7 +92,7 @@ def test_ten_megabytes_in_one_row_are_cut_quickly_and_reported(
     assert code == 0
     assert time.process_time() - began < 6
     assert (
-        "1 text of 37 is longer than 64 tokens and cut there (the longest has 10,500,000 characters)" in err
+        "1 of 37 texts is longer than 64 tokens and cut there (the longest has 10,500,000 characters)" in err
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from heedful.core.errors import ConfigError, InputError
+from heedful.core.errors import ConfigError, InputError, count_of
 from heedful.core.files import sha256
 from heedful.core.images import image_identity
 from heedful.data.input_files import InputFile, read_input_file
@@ -92,7 +92,7 @@ def read_and_split(request: FinetuneRequest, report: Report) -> SplitExamples:
         train, valid = examples, read_labelled(other, examples)
         same = repeated_examples(task, train, valid) if source.kind != "text" else set()
         shared = [f"{len(same):,} of them are in the training file too"] if same else []
-        method = "; ".join([f"{count_units(task, len(valid))} of {request.valid}", *shared, *valid.notes])
+        method = "; ".join([f"{count_of(len(valid), task.unit)} of {request.valid}", *shared, *valid.notes])
     task.check_examples(train, valid)
     facts, unused = task.facts(examples), list_unused(source, examples.columns)
     for line in describe_file(task, source, examples, facts, unused):
@@ -103,11 +103,6 @@ def read_and_split(request: FinetuneRequest, report: Report) -> SplitExamples:
     file |= {"columns": list(source.columns), "read_as": examples.columns, "unused_columns": unused}
     file |= {"left_out": list(examples.notes)} | facts | ({"label_notes": list(notes)} if notes else {})
     return SplitExamples(task, examples, train, valid, file, method)
-
-
-def count_units(task: type[TrainableTask], count: int) -> str:
-    """1 row, 2 rows"""
-    return f"{count:,} {task.unit.removesuffix('s') if count == 1 else task.unit}"
 
 
 def hold_out_texts(
@@ -141,7 +136,7 @@ def hold_out_texts(
         note = (
             f"; {same:,} of them repeat{'s' * (same == 1)} a training text: the score says little of others"
         )
-    return train, valid, f"{count_units(task, len(valid))} held out, {method} (seed {seed}){note}"
+    return train, valid, f"{count_of(len(valid), task.unit)} held out, {method} (seed {seed}){note}"
 
 
 def repeated_examples(task: type[TrainableTask], train: Examples, valid: Examples) -> set[int]:
@@ -168,7 +163,7 @@ def describe_file(
     unused: Sequence[str],
 ) -> list[str]:  # fmt: skip
     """Return what was found in a file, line by line."""
-    what = "plain text" if source.kind == "text" else count_units(task, len(examples))
+    what = "plain text" if source.kind == "text" else count_of(len(examples), task.unit)
     lines = [f"file: {source.path}, {what}; task: {task.command}"]
     if source.columns:
         read = ", ".join(f"{role} = {name!r}" for role, name in examples.columns.items())

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from heedful.core.devices import resolve_device
-from heedful.core.errors import ConfigError, InputError, NotFound, nearest
+from heedful.core.errors import ConfigError, InputError, NotFound, count_of, nearest
 from heedful.core.progress import print_above, show_progress
 from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions
@@ -30,7 +30,7 @@ from heedful.models import all_families, presets
 from heedful.models.base import LM, Model
 from heedful.nn.adapt import adapted_modules
 from heedful.tasks.examples import Examples, count_values, limit_characters
-from heedful.tasks.finetune.data import Report, SplitExamples, count_units, read_and_split
+from heedful.tasks.finetune.data import Report, SplitExamples, read_and_split
 from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.tasks.finetune.result import (
     MAX_WHOLE,
@@ -179,7 +179,7 @@ def finetune_weights(
     remove_checkpoints(out)
     interval = scores.get(f"{task.metric}_95")
     if interval and len(split.valid) < MIN_CHOOSING_ROWS:
-        few = f"the score is of {count_units(split.task, len(split.valid))} only"
+        few = f"the score is of {count_of(len(split.valid), split.task.unit)} only"
         low, high = (f"{end:.4g}" for end in interval)
         report(f"note: {few}: on others {task.metric} may be anywhere between {low} and {high}")
     if training.interrupted:
@@ -325,8 +325,9 @@ def prepare_training(
     learns = adapter if adapting else "all of them learn"
     report(f"model: {request.model} ({model.family.name}) with {head}; {count:,} parameters, {learns}")
     often = round(config.steps / len(batches), 2)
-    size, s = min(options.batch, batches.row_count), "s" * (config.steps != 1)
-    steps = f"{config.steps:,} step{s} of {size} rows, {often:g} epoch{'s' * (often != 1)}"
+    size = min(options.batch, batches.row_count)
+    epochs = f"{often:g} epoch{'s' * (often != 1)}"  # often a fraction
+    steps = f"{count_of(config.steps, 'steps')} of {count_of(size, 'rows')}, {epochs}"
     if config.minutes is not None:
         steps = f"{config.minutes:g} minutes, in steps of {size} rows"
     report(f"training: at most {steps}; learning rate {config.lr:g}, {model.device}")
@@ -354,7 +355,7 @@ def batch_options(
         report(f"lengths: {int(np.median(tokens)):,} tokens in the middle, {longest} at the most")
         over = int((tokens + 2 > length).sum())
         if over and task.cuts_texts:
-            many = f"1 text of {len(texts):,} is" if over == 1 else f"{over:,} of {len(texts):,} texts are"
+            many = count_of(over, "texts", "are", len(texts))
             size = f" (the longest has {max(map(len, texts)):,} characters)" if huge else ""
             report(f"note: {many} longer than {length} tokens and cut there{size}")
     # Small for a small file, so that it gives enough steps.
@@ -429,8 +430,8 @@ class Outlook:
     @property
     def line(self) -> str:
         """The same in words."""
-        steps = f"{self.steps:,} step{'s' * (self.steps != 1)} of {format_seconds(self.step_seconds)}"
-        evaluations = f"{self.evaluations:,} evaluation{'s' * (self.evaluations != 1)} of"
+        steps = f"{count_of(self.steps, 'steps')} of {format_seconds(self.step_seconds)}"
+        evaluations = f"{count_of(self.evaluations, 'evaluations')} of"
         parts = f"{steps}, {evaluations} {format_seconds(self.evaluation_seconds)}"
         return f"time: about {format_clock(self.seconds)} ({parts})"
 

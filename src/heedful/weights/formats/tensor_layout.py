@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -31,11 +32,6 @@ class TensorSpan:
     kind: str
     shape: tuple[int, ...]
     start: int
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return math.prod(self.shape) * ITEM_BYTES[self.kind]
 
 
 def check_fetched(path: Path) -> None:
@@ -68,20 +64,13 @@ def read_layout(path: Path) -> tuple[dict[str, TensorSpan], dict[str, str]]:
             f"{path} is truncated, damaged or no safetensors file ({reason!r:.160})",
             hint="fetch or save it again",
         ) from None
-    return _spans(path, layout), metadata
-
-
-def _spans(path: Path, entries: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, TensorSpan]:
-    for name, (kind, _) in entries.items():
+    for name, (kind, _) in layout.items():
         if kind not in ITEM_BYTES:
             types = ", ".join(ITEM_BYTES)
             raise WeightsError(
                 f"{path} holds {name!r:.80} as {kind}, which is not supported", hint=f"convert it to {types}"
             )
-    unplaced = {name: TensorSpan(*of, 0) for name, of in entries.items()}
-    start = path.stat().st_size - sum(span.size for span in unplaced.values())
-    spans = {}
-    for name, span in unplaced.items():
-        spans[name] = TensorSpan(span.kind, span.shape, start)
-        start += span.size
-    return spans
+    sizes = [math.prod(shape) * ITEM_BYTES[kind] for kind, shape in layout.values()]
+    starts = accumulate(sizes, initial=path.stat().st_size - sum(sizes))
+    spans = {name: TensorSpan(*entry, start) for (name, entry), start in zip(layout.items(), starts)}
+    return spans, metadata

@@ -136,7 +136,7 @@ class RenamedTensors(TensorSource):
 def join_shards(paths: list[Path], kind: type[SafeFile] | type[PickleFile]) -> TensorSource:
     """Several files as one."""
     places: dict[str, tuple[SafeFile | PickleFile, str]] = {}
-    for part in map(kind, paths):
+    for part in (kind(path) for path in paths):
         for name in part.entries:
             other, _ = places.setdefault(name, (part, name))
             if other is not part:

@@ -89,13 +89,12 @@ def pad_id(tokenizer: TokenizerProtocol) -> int:
     return next((i for i in (tokenizer.pad, tokenizer.eos) if i is not None), 0)
 
 
-def require_special_token(tokenizer: TokenizerProtocol, role: str, purpose: str) -> int:
-    """Return the id of a special token; an error says what cannot be done without it."""
-    ids = special_token_ids(tokenizer)
-    if role not in ids:
-        has = ", ".join(ids) or "no special tokens"
-        raise InputError(f"{purpose} needs a {role} token and this tokenizer has none", hint=f"it has {has}")
-    return ids[role]
+def mask_id(tokenizer: TokenizerProtocol, purpose: str) -> int:
+    """Return the id of the mask; an error says what cannot be done without it."""
+    if tokenizer.mask is None:
+        has = ", ".join(special_token_ids(tokenizer)) or "no special tokens"
+        raise InputError(f"{purpose} needs a mask token and this tokenizer has none", hint=f"it has {has}")
+    return tokenizer.mask
 
 
 def start_token_id(tokenizer: TokenizerProtocol, start: int | None, roles: Sequence[str]) -> int:

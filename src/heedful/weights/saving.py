@@ -42,7 +42,7 @@ def save(model: Model, folder: str | Path, *, quantized: bool = False) -> Path:
     >>> heedful.load("my-model").config.dim
     32
 
-    A model that was loaded gets every tensor back under its published name and type.
+    A model that was loaded gets every tensor back under its published name, in the type it has in memory.
 
     - An adapter is written next to the weights of its base. Call `merge` first to get one model.
     - The matrices of a quantized model are written as plain floats. With `quantized=True` they stay rounded,

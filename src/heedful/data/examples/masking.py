@@ -36,7 +36,7 @@ from heedful.data.tokenization import (
     TokenizerProtocol,
     continuation_flags,
     find_template,
-    require_special_token,
+    mask_id,
     sentence_end_flags,
     special_flags,
     start_token_id,
@@ -98,7 +98,7 @@ def make_masking(
     tokenizer: TokenizerProtocol, rate: float, whole_words: bool, masked: float = 0.8, random: float = 0.1
 ) -> Masking:
     """Return the settings of masking for a vocabulary."""
-    mask = require_special_token(tokenizer, "mask", "masking")
+    mask = mask_id(tokenizer, "masking")
     continues = continuation_flags(tokenizer) if whole_words else None
     return Masking(mask, special_flags(tokenizer), continues, rate, masked, random)
 
@@ -345,7 +345,7 @@ def denoise(
     options = BatchOptions(**keywords)
     for name in noises:
         check_choice("noise", name, NOISES)
-    mask = require_special_token(tokenizer, "mask", "denoising") if {"blank", "infill"} & set(noises) else 0
+    mask = mask_id(tokenizer, "denoising") if {"blank", "infill"} & set(noises) else 0
     noise = Noise(mask, sentence_end_flags(tokenizer), rate, mean)
     first = start_token_id(tokenizer, start, ("eos", "sep", "bos", "pad"))
     template = find_template(tokenizer, end=True)

@@ -10,7 +10,7 @@ import torch
 
 import heedful
 from heedful.core.files import make_folder_atomically, missing_file
-from heedful.train.checkpoint import write_checkpoint, write_whole
+from heedful.train.checkpoint import write_checkpoint
 from heedful.train.distributed import Processes
 from heedful.weights.adapters import save_adapter
 from heedful.weights.formats.tensor_files import write_safetensors
@@ -39,8 +39,7 @@ def test_weights_and_folders_follow_the_umask(umask: int, tmp_path: Path) -> Non
         write_safetensors(tmp_path / "model", {"a": torch.ones(4), "b": torch.ones(4)}, shard_bytes=16)
         heedful.save(model, tmp_path / "again")
         tensors = {"a": torch.ones(1)}
-        write = lambda part: write_whole(part, model, tensors, tensors)
-        write_checkpoint(tmp_path / "run", 1, {}, write, Processes())
+        write_checkpoint(tmp_path / "run", 1, {}, model, {"optimiser": tensors, "ema": tensors}, Processes())
         heedful.lora(model, rank=2)
         save_adapter(model, tmp_path / "adapter")
         with make_folder_atomically(tmp_path / "cache", replace=False) as folder:

@@ -33,6 +33,8 @@ from heedful.core.files import make_folder_atomically, read_json, sha256, write_
 from heedful.core.locks import FileLock
 from heedful.models.assembled import has_own_parts
 from heedful.models.base import Model
+from heedful.models.tensor_parallel import gather_dtensor, gather_weights
+from heedful.nn.adapt import adapted_modules
 from heedful.train.distributed import Processes, empty_like, load_shards, save_shards, shared_like
 from heedful.weights.formats.tensor_files import (
     CHECKSUMS,
@@ -93,20 +95,37 @@ def find_moment(
 
 
 def write_checkpoint(
-    folder: Path, step: int, training: Mapping[str, Any], write_tensors: Callable[[Path], Mapping[str, str]],
-    processes: Processes,
+    folder: Path, step: int, training: Mapping[str, Any], model: Model,
+    state: Mapping[str, Mapping[str, Tensor]], processes: Processes,
 ) -> Path:  # fmt: skip
     """Write a checkpoint next to the old ones, then make it the last. A full disk costs nothing old.
 
-    All processes call this together. `write_tensors` writes the model and its state into a folder, and
-    returns the checksums of shards by their names.
+    `state` has the tensors besides the model's, by kind (optimiser, ema). All processes call this together.
+    Process 0 writes whole tensors; of a model that is shared out, each process writes its own parts.
     """
     final = checkpoint_path(folder, step)
     part = final.with_name(final.name + ".part")
+    adapted = next(adapted_modules(model), None) is not None  # which lies beside whole weights
+
+    def write_whole() -> None:
+        save(model, part)
+        for kind, tensors in whole.items():
+            save_tensors(tensors, part / f"{kind}.safetensors")
+
     try:
         with contextlib.ExitStack() as made:
             processes.run_on_first(lambda: made.enter_context(make_folder_atomically(final)))
-            sums = write_tensors(part)
+            sums: dict[str, str] = {}  # of the shards; each process has taken those of its own
+            if processes.sharded and not adapted:
+                kinds = {"model": model_tensors(model)} | dict(state)
+                named = {f"{kind}/{n}": t.detach() for kind, some in kinds.items() for n, t in some.items()}
+                sums = save_shards(named, part / SHARDS, processes)
+                processes.run_on_first(lambda: save_without_weights(model, part))
+            else:
+                gather = lambda tensors: {n: gather_dtensor(t).contiguous() for n, t in tensors.items()}
+                whole = {kind: gather(tensors) for kind, tensors in state.items()}
+                with gather_weights(model):
+                    processes.run_on_first(write_whole)
             processes.run_on_first(lambda: seal(part, step, training, sums))
         pointer = json.dumps({"checkpoint": final.name, "step": step})
         processes.run_on_first(lambda: write_text(folder / "last.json", pointer))
@@ -119,31 +138,8 @@ def write_checkpoint(
     return final
 
 
-def write_whole(
-    part: Path, model: Model, moments: Mapping[str, Tensor], ema: Mapping[str, Tensor] | None
-) -> dict[str, str]:
-    """Write a model and its state into the folder of a checkpoint; no shard has a checksum."""
-    save(model, part)
-    save_tensors(moments, part / "optimiser.safetensors")
-    if ema is not None:
-        save_tensors({n: t.contiguous() for n, t in ema.items()}, part / "ema.safetensors")
-    return {}
-
-
-def write_shards(
-    part: Path, model: Model, tensors: Mapping[str, Tensor], processes: Processes
-) -> dict[str, str]:
-    """Write a model that is shared out: every process its own parts, and nothing is gathered.
-
-    `tensors` are named model/…, optimiser/… and ema/….
-    """
-    sums = save_shards(tensors, part / SHARDS, processes)
-    processes.run_on_first(lambda: save_without_weights(model, part))
-    return sums
-
-
 def seal(part: Path, step: int, training: Mapping[str, Any], shards: Mapping[str, str]) -> None:
-    """Write training.json, and the checksums of all files; each process has taken those of its shards."""
+    """Write training.json, and the checksums of all files; those of the `shards` are known."""
     write_text(part / "training.json", json.dumps({"step": step, **training}, indent=2))
     files = (path for path in part.rglob("*") if path.is_file() and path.parent.name != SHARDS)
     sums = {str(path.relative_to(part)): sha256([path]) for path in files}
@@ -306,10 +302,8 @@ def read_tensors(checkpoint: Path, kind: str) -> dict[str, Tensor]:
 
 def load_shared_tensors(
     model: Model, checkpoint: Path, optimisers: Sequence[Optimizer], ema: bool
-) -> dict[str, Tensor]:
-    """Read this process's parts of a sharded checkpoint: weights in place; moments and averages are returned,
-    by their names in the shards.
-    """
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Read this process's parts of a sharded checkpoint: weights in place; return moments and averages."""
     with_shapes = lambda group: ShardedFolder(checkpoint, group).entries
     with name_earlier(checkpoint):
         moments, averages = with_shapes("optimiser/"), with_shapes("ema/") if ema else {}
@@ -322,7 +316,7 @@ def load_shared_tensors(
         into[f"optimiser/{name}"] = empty_like(entry.shape, entry.dtype, like)
     into |= {f"ema/{n}": empty_like(e.shape, e.dtype, own[n]) for n, e in averages.items()}
     load_shards(into, checkpoint / SHARDS)
-    return {name: tensor for name, tensor in into.items() if not name.startswith("model/")}
+    return {n: into[f"optimiser/{n}"] for n in moments}, {n: into[f"ema/{n}"] for n in averages}
 
 
 def copy_weights(model: Model, checkpoint: Path) -> None:

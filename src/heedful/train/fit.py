@@ -20,8 +20,8 @@ from heedful.core.progress import print_above
 from heedful.data.batch import Batch
 from heedful.data.batches import Data, StepBatches, as_batches
 from heedful.models.base import Model, evaluation_mode
-from heedful.models.tensor_parallel import gather_dtensor, gather_weights
-from heedful.nn.adapt import adapted_modules, recompute
+from heedful.models.tensor_parallel import gather_dtensor
+from heedful.nn.adapt import recompute
 from heedful.train import checkpoint as store
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes, shared_like
@@ -40,7 +40,6 @@ from heedful.train.optim import learning_rate, make_optimisers
 from heedful.train.speed import CompiledLayers, GraphedStep, StepFunction, choose_speed
 from heedful.train.stopping import WeightAverage
 from heedful.weights.formats.tensor_files import is_sharded
-from heedful.weights.names import model_tensors
 
 
 class DivergedError(HeedfulError):
@@ -329,41 +328,19 @@ class TrainingRun:
             finite = (gather_dtensor(p.isfinite().all()) for p in self.model.parameters())
             if not all(map(bool, finite)):
                 self.divergence_error(step, "a weight is not a number")
-            settings, data = store.config_values(self.config), self.batches.fingerprint
-            self._write(
-                folder, step,
-                {"loss": step.loss, "lr": step.lr, "seconds": self.seconds, "config": settings, "data": data},
-            )  # fmt: skip
+            training = {
+                "loss": step.loss, "lr": step.lr, "seconds": self.seconds,
+                "config": store.config_values(self.config), "data": self.batches.fingerprint,
+            }  # fmt: skip
+            state = {"optimiser": store.optimiser_tensors(self.model, self.optimisers)}
+            if self.ema is not None:
+                state["ema"] = self.ema.values
+            store.write_checkpoint(folder, step.number, training, self.model, state, self.processes)
             self.saved, self.saved_seconds = step.number, self.seconds
         self.processes.run_on_first(
             lambda: store.tidy_checkpoints(folder, self.config.keep, path if best else None)
         )
         return path
-
-    def _write(self, folder: Path, step: Step, training: dict[str, Any]) -> None:
-        """Write a checkpoint: whole tensors by process 0; of a model that is shared out, each its shard."""
-        averages = {} if self.ema is None else self.ema.values
-        moments = store.optimiser_tensors(self.model, self.optimisers)
-        adapted = next(adapted_modules(self.model), None) is not None  # which lies beside whole weights
-        if self.processes.sharded and not adapted:
-            tensors: dict[str, Tensor] = {
-                f"model/{n}": t.detach() for n, t in model_tensors(self.model).items()
-            }
-            tensors |= {f"optimiser/{n}": t for n, t in moments.items()}
-            tensors |= {f"ema/{n}": t for n, t in averages.items()}
-            shards = lambda part: store.write_shards(part, self.model, tensors, self.processes)
-            store.write_checkpoint(folder, step.number, training, shards, self.processes)
-            return
-        moments, averages = (
-            {n: gather_dtensor(t) for n, t in tensors.items()} for tensors in (moments, averages)
-        )
-
-        def write_on_first(part: Path) -> dict[str, str]:
-            write = lambda: store.write_whole(part, self.model, moments, averages if self.ema else None)
-            return self.processes.run_on_first(write) or {}
-
-        with gather_weights(self.model):
-            store.write_checkpoint(folder, step.number, training, write_on_first, self.processes)
 
     @contextlib.contextmanager
     def locked_folder(self) -> Iterator[None]:
@@ -399,10 +376,8 @@ class TrainingRun:
         if line is not None:
             self.report(line)
         if self.processes.sharded and is_sharded(path):
-            read = store.load_shared_tensors(self.model, path, self.optimisers, ema=self.ema is not None)
-            moments, averages = (
-                {n.removeprefix(kind): t for n, t in read.items() if n.startswith(kind)}
-                for kind in ("optimiser/", "ema/")
+            moments, averages = store.load_shared_tensors(
+                self.model, path, self.optimisers, ema=self.ema is not None
             )
         else:
             store.copy_weights(self.model, path)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from heedful.core.errors import ConfigError, CorruptFile, HeedfulError, InputError, NotFound
-from heedful.word2vec import Word2Vec
+from heedful.word2vec import Word2Vec, evaluate, find_phrases
 from heedful.word2vec.corpus import Corpus
+from heedful.word2vec.definition import wampimuk
 from tests.refusal import refused
 
 QUICK = {"dim": 4, "min_count": 1, "epochs": 2, "threads": 1, "subsample": 0}
@@ -73,6 +75,19 @@ def test_the_mark_that_some_editors_put_first_is_no_letter(tmp_path: Path) -> No
     path = tmp_path / "t.txt"
     path.write_bytes("\ufeffhello world".encode())
     assert list(Corpus(path).sentences()) == [["hello", "world"]]
+
+
+def test_what_is_no_number_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="threshold=nan"):
+        find_phrases(Corpus([["a", "b"]]), threshold=math.nan)
+    with pytest.raises(ConfigError, match="rate=nan"):
+        wampimuk(rate=math.nan)
+
+
+def test_a_folder_without_questions_scores_nothing(tmp_path: Path, vectors: Word2Vec) -> None:
+    (tmp_path / "notes.md").write_text("king queen 9\n")
+    with pytest.raises(InputError, match="no question file"):
+        evaluate(vectors, tmp_path)
 
 
 def test_empty_words_are_left_out() -> None:

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from heedful.cli.commands import SETTINGS, CommandGroup, shell_words
 from heedful.core.errors import HeedfulError, is_out_of_memory
 from heedful.core.lazy import missing_package
 
@@ -93,7 +94,6 @@ Examples:
 
 USAGE_ERROR: Any = typer.BadParameter.__base__  # the base of every error in a command line
 NO_ARGUMENTS: Any = tuple(c for c in USAGE_ERROR.__subclasses__() if c.__name__ == "NoArgsIsHelpError")
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class LazyGroup(TyperGroup):
@@ -113,8 +113,6 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """Import the command of a row of the table."""
-    from heedful.cli.commands import CommandGroup
-
     module = importlib.import_module(f"heedful.cli.{COMMANDS[name].module}")
     command = getattr(module, f"{name}_command")
     if isinstance(command, typer.Typer):
@@ -176,8 +174,6 @@ def report_error(error: Exception, arguments: Sequence[str], *, as_json: bool) -
         hint = f"{error.ctx.command_path} --help" if error.ctx is not None else "heed --help"
         name, message, code = "UsageError", error.format_message().rstrip("."), error.exit_code
     elif isinstance(error, HeedfulError):
-        from heedful.cli.commands import shell_words
-
         typed = next((word for word in arguments if word in COMMANDS), "version")
         command = load_command(typed)
         for word in arguments:

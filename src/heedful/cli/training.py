@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -384,30 +384,51 @@ def plot_words(
 # `heed race`, `scale` and `verify`: comparisons, scaling laws, and published results measured again.
 
 
-# Options of `heed race` and `heed scale`.
-TextFiles = Annotated[
-    list[str] | None, Argument("Texts to train on; by default a bundled one.", metavar="FILE")
-]
-Quick = Annotated[bool, Option("Train small models on little text. This takes minutes on two cores.")]
+@dataclass(frozen=True)
+class ExperimentOptions:
+    """The options of `heed race` and `heed scale`."""
+
+    files: Annotated[
+        list[str] | None, Argument("Texts to train on; by default a bundled one.", metavar="FILE")
+    ] = None
+    quick: Annotated[bool, Option("Train small models on little text. This takes minutes on two cores.")] = (
+        False
+    )
+    device: Device = "auto"
+    folder: Annotated[
+        Path | None,
+        Option("Write everything to this folder. [default: runs/race, runs/scale]", ("--folder", "-o")),
+    ] = None
+    quiet: Quiet = False
+    json: Json = False
+
+    def start(self) -> tuple[torch.device, Callable[[str], None]]:
+        """Return the device, and what shows a line of progress on stderr, or nothing if quiet."""
+        from heedful.core.devices import resolve_device
+
+        device = resolve_device(self.device)
+        report = (
+            (lambda line: None) if self.quiet else (lambda line: print(line, file=sys.stderr, flush=True))
+        )
+        if not self.quick and device.type == "cpu":
+            report("note: without --quick this takes hours on a CPU; Ctrl-C keeps what was measured")
+        return device, report
+
+    def print_report(self, page: Path, **more: Any) -> None:
+        """Print the path of the report, or with --json also `more`."""
+        as_json({"report": str(page), "folder": str(page.parent)} | more) if self.json else print(page)
 
 
 def race_command(
     context: typer.Context,
-    files: TextFiles = None,
+    common: ExperimentOptions,
     translation: Annotated[bool, Option("Compare translators instead, on a file of sentence pairs.")] = False,
-    quick: Quick = False,
     systems: Annotated[str | None, Option("Compare only these systems, as rnn,lstm,gpt2.")] = None,
     parts: Annotated[
         str | None, Option("Measure only these: layers,generation,loss,positions,gradients,tasks.")
     ] = None,
     steps: Annotated[int | None, Option("Train each system for N steps.", minimum=1)] = None,
     jobs: Annotated[int, Option("Measure N systems at once, each in its own process.", minimum=1)] = 1,
-    device: Device = "auto",
-    folder: Annotated[
-        Path | None, Option("Write everything to this folder. [default: runs/race]", ("--folder", "-o"))
-    ] = None,
-    quiet: Quiet = False,
-    json: Json = False,
 ) -> None:
     """Train systems of one size on one text and compare them. The last line printed is the report's path.
 
@@ -425,25 +446,22 @@ def race_command(
     """
     from heedful.classroom.experiments.measurement_store import finish_experiment
 
-    where = folder or Path("runs") / ("translation-race" if translation else "race")
+    where = common.folder or Path("runs") / ("translation-race" if translation else "race")
     names = {"systems": systems, "parts": parts}
     changes: dict[str, Any] = {n: tuple(v.split(",")) for n, v in names.items() if v is not None}
     changes |= {"steps": steps} if steps is not None else {}
-    race = open_race(where, files or [], changes, translation, quick, *start_report(device, quick, quiet))
+    race = open_race(where, common, changes, translation)
     words = command_words(context, leave_out=("folder", "systems", "jobs", "json"))
     named = race.settings.systems if jobs > 1 else ()
     beside = {name: ["race", "-o", str(where), "--systems", name, *words] for name in named}
-    page = finish_experiment(race, where, shown_command(context), beside, jobs)
-    if json:
-        return as_json({"report": str(page), "folder": str(where)})
-    print(page)
+    common.print_report(finish_experiment(race, where, shown_command(context), beside, jobs))
 
 
 def open_race(
-    folder: Path, files: list[str], changes: dict[str, Any], translation: bool, quick: bool,
-    device: torch.device, report: Callable[[str], None],
-) -> Race | TranslationRace:  # fmt: skip
+    folder: Path, common: ExperimentOptions, changes: dict[str, Any], translation: bool
+) -> Race | TranslationRace:
     """Return the race of language models or of translators, with `changes` of its usual settings."""
+    files, quick = common.files or [], common.quick
     if translation:
         from heedful.classroom.experiments.translation_race import (
             FULL_TRANSLATION,
@@ -454,21 +472,10 @@ def open_race(
         if "parts" in changes:
             raise InputError("--parts is for a race of language models", hint="leave it or --translation out")
         settings = replace(QUICK_TRANSLATION if quick else FULL_TRANSLATION, **changes)
-        return TranslationRace(folder, files, settings, device, report)
+        return TranslationRace(folder, files, settings, *common.start())
     from heedful.classroom.experiments.system_race import FULL, QUICK, Race
 
-    return Race(folder, files, replace(QUICK if quick else FULL, **changes), device, report)
-
-
-def start_report(device: str, quick: bool, quiet: bool) -> tuple[torch.device, Callable[[str], None]]:
-    """Return the device of a comparison and what shows a line of progress on stderr, or nothing if quiet."""
-    from heedful.core.devices import resolve_device
-
-    resolved = resolve_device(device)
-    report = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
-    if not quick and resolved.type == "cpu":
-        report("note: without --quick this takes hours on a CPU; Ctrl-C keeps what was measured")
-    return resolved, report
+    return Race(folder, files, replace(QUICK if quick else FULL, **changes), *common.start())
 
 
 def shown_command(context: typer.Context) -> str:
@@ -483,22 +490,16 @@ def shown_command(context: typer.Context) -> str:
 
 def scale_command(
     context: typer.Context,
-    files: TextFiles = None,
-    quick: Quick = False,
+    common: ExperimentOptions,
     budget: Annotated[
         float | None, Option("Also find the best size for this many FLOPs, such as 1e15.", minimum=1.0)
     ] = None,
-    device: Device = "auto",
-    folder: Annotated[
-        Path, Option("Write everything to this folder, with one run folder per point.", ("--folder", "-o"))
-    ] = Path("runs/scale"),
-    quiet: Quiet = False,
-    json: Json = False,
 ) -> None:
     """Train models of several sizes on several amounts of text, fit the loss and predict larger models.
 
-    The predictions are written down before the larger models are trained. The last line printed is the path
-    of the report. Ctrl-C keeps every finished run, and the same command continues.
+    The predictions are written down before the larger models are trained. Every point has a run folder of its
+    own. The last line printed is the path of the report. Ctrl-C keeps every finished run, and the same
+    command continues.
 
     Examples:
       heed scale --quick
@@ -508,12 +509,10 @@ def scale_command(
     from heedful.classroom.experiments.measurement_store import finish_experiment
     from heedful.classroom.experiments.scale_sweep import FULL_SCALE, QUICK_SCALE, ScaleSweep
 
-    settings = QUICK_SCALE if quick else FULL_SCALE
-    sweep = ScaleSweep(folder, files or [], settings, *start_report(device, quick, quiet), budget)
+    folder, settings = common.folder or Path("runs/scale"), QUICK_SCALE if common.quick else FULL_SCALE
+    sweep = ScaleSweep(folder, common.files or [], settings, *common.start(), budget)
     page = finish_experiment(sweep, folder, shown_command(context))
-    if json:
-        return as_json({"report": str(page), "folder": str(folder), "predictions": sweep.predictions})
-    print(page)
+    common.print_report(page, predictions=sweep.predictions)
 
 
 # `heed verify`: measure a published result again.

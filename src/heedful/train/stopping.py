@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -32,27 +32,22 @@ class EarlyStopping:
                 if stopping.stop:
                     break
 
-    `least` is by how much a value must be better to count; `highest` is for metrics that should rise.
+    `highest` is for metrics that should rise.
     """
 
     patience: int = 3
-    least: float = 0.0
     highest: bool = False
     best: float | None = None
     waited: int = 0
-    seen: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.patience < 1:
             raise ConfigError(f"`patience={self.patience}` must be at least 1")
-        if self.least < 0:
-            raise ConfigError(f"`least={self.least}` must not be negative")
 
     def better(self, value: float) -> bool:
         """Note an evaluation; return whether it is the best so far. NaN never is."""
-        self.seen.append(value)
         gain = math.inf if self.best is None else (value - self.best if self.highest else self.best - value)
-        if not math.isnan(value) and gain > self.least:
+        if not math.isnan(value) and gain > 0:
             self.best, self.waited = value, 0
             return True
         self.waited += 1

@@ -24,7 +24,7 @@ from typing import cast
 
 import numpy as np
 
-from heedful.core.checks import check_integer
+from heedful.core.checks import check_integer, check_number
 from heedful.core.errors import ConfigError, InputError
 from heedful.core.files import BLOCK_BYTES, Paths, expand_paths, read_blocks
 
@@ -194,14 +194,13 @@ class Phrases:
     """The pairs to join, with their scores."""
 
     scores: dict[tuple[str, str], float] = field(repr=False)
-    joiner: str = "_"
 
     def join(self, words: Sequence[str]) -> list[str]:
         """Join pairs greedily from the left: each word joins at most one neighbour."""
         joined, at = [], 0
         while at < len(words):
             if at + 1 < len(words) and (words[at], words[at + 1]) in self.scores:
-                joined.append(words[at] + self.joiner + words[at + 1])
+                joined.append(f"{words[at]}_{words[at + 1]}")
                 at += 2
             else:
                 joined.append(words[at])
@@ -209,12 +208,10 @@ class Phrases:
         return joined
 
 
-def find_phrases(
-    corpus: Corpus, min_count: int = 5, threshold: float = 10.0, joiner: str = "_",
-    max_distinct: int = MAX_DISTINCT_WORDS,
-) -> Phrases:  # fmt: skip
+def find_phrases(corpus: Corpus, min_count: int = 5, threshold: float = 10.0) -> Phrases:
     """Return all pairs seen `min_count` times or more whose score is above `threshold`."""
     check_integer("min_count", min_count, error=ConfigError)
+    check_number("threshold", threshold, error=ConfigError)
     words: Counter[str] = Counter()
     pairs: Counter[tuple[str, str]] = Counter()
     total, floor = 0, 0
@@ -222,7 +219,7 @@ def find_phrases(
         words.update(sentence)
         pairs.update(pairwise(sentence))
         total += len(sentence)
-        while len(pairs) > max_distinct:
+        while len(pairs) > MAX_DISTINCT_WORDS:
             floor += 1
             pairs = Counter({pair: n for pair, n in pairs.items() if n > floor})
     scores = {
@@ -230,7 +227,7 @@ def find_phrases(
         for (a, b), n in pairs.items()
         if n >= min_count
     }
-    return Phrases({pair: score for pair, score in scores.items() if score > threshold}, joiner)
+    return Phrases({pair: score for pair, score in scores.items() if score > threshold})
 
 
 def join_phrases(

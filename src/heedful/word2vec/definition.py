@@ -34,6 +34,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from heedful.core.checks import check_number
+from heedful.core.errors import ConfigError
 from heedful.word2vec.corpus import GOLDEN, MASK, mix_bits
 from heedful.word2vec.hyperparameters import Settings
 from heedful.word2vec.word_counts import HuffmanTree
@@ -239,6 +241,7 @@ def wampimuk(
     dim: int = 4, window: int = 2, noise: Sequence[str] = NOISE, rate: float = 0.5, seed: int = 1
 ) -> SkipGramStep:
     """Work through an example: wampimuk, its observed neighbours, four drawn words, small round numbers."""
+    check_number("rate", rate, error=ConfigError)
     words = SENTENCE.split()
     at = words.index("wampimuk")
     observed = words[max(0, at - window) : at] + words[at + 1 : at + 1 + window]

@@ -152,4 +152,9 @@ def evaluate(
             analogies += score_analogies(vectors, path, first, method)
         elif ".tsv" in path.name or ".txt" in path.name or ".csv" in path.name:
             similarities.append(score_similarity(vectors, path))
+    if not analogies and not similarities:
+        raise InputError(
+            f"{source} has no question file",
+            hint="name analogies questions-….txt, and pairs of words with a score .txt, .tsv or .csv",
+        )
     return analogies, similarities

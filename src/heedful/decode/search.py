@@ -75,8 +75,8 @@ class BeamState:
     `steps` holds the candidates of each step, best first.
     """
 
-    def __init__(self, request: Request, limit: int) -> None:
-        self.request, self.limit = request, limit
+    def __init__(self, request: Request, prefix: list[int], limit: int) -> None:
+        self.request, self.prefix, self.limit = request, prefix, limit
         self.share = (request.settings.beams or 1) // request.settings.groups  # beams of the group
         self.running = [Hypothesis(0.0, [], 0, None if request.guide is None else request.guide.start())]
         self.finished: list[tuple[float, list[int]]] = []
@@ -126,17 +126,18 @@ def run_beam_search(stepper: Stepper, prompts: Prompts, request: Request) -> lis
     """Search to the end and return the states, one for each prompt and group."""
     model, settings = stepper.model, request.settings
     W = settings.beams or 1
-    limits = [max_new_tokens(model, settings.max_tokens, len(ids)) for ids in prompts.ids]
-    searches = [[BeamState(request, limit) for _ in range(settings.groups)] for limit in limits]
-    prefixes = [prefix_ids(model, ids) for ids in prompts.ids]
-    length = max(map(len, prefixes)) + max(limits)
+    searches: list[list[BeamState]] = []
+    for ids in prompts.ids:
+        prefix, limit = prefix_ids(model, ids), max_new_tokens(model, settings.max_tokens, len(ids))
+        searches.append([BeamState(request, prefix, limit) for _ in range(settings.groups)])
+    length = max(len(row[0].prefix) for row in searches) + max(row[0].limit for row in searches)
     cover = Coverage(stepper, *prompts.padded(model.device)) if settings.coverage else None
     logits = prompts.prefill(stepper, W, length)
     if cover is not None:
         cover.reorder(torch.arange(len(searches), device=model.device).repeat_interleave(W))
     active = list(range(len(searches)))  # the prompts whose search goes on, in the order of the batch
     for written in itertools.count(1):
-        extend_all(logits, [searches[i] for i in active], [prefixes[i] for i in active], cover)
+        extend_all(logits, [searches[i] for i in active], cover)
         report_progress("tokens", written, searches[active[0]][0].limit)
         still_open = [i for i in active if any(h.open for h in searches[i])]
         if not still_open:
@@ -154,18 +155,12 @@ def run_beam_search(stepper: Stepper, prompts: Prompts, request: Request) -> lis
     return searches
 
 
-def extend_all(
-    logits: Tensor,
-    searches: list[list[BeamState]],
-    prefixes: list[list[int]],
-    cover: Coverage | None,
-) -> None:
+def extend_all(logits: Tensor, searches: list[list[BeamState]], cover: Coverage | None) -> None:
     """Extend every search by one step, the groups one after another."""
     request, share, V = searches[0][0].request, searches[0][0].share, logits.shape[1]
     settings = request.settings
     W = share * settings.groups
-    logs = apply_rules(logits.float().log_softmax(-1), searches, prefixes)
-    logs = logs.unflatten(0, (-1, W))
+    logs = apply_rules(logits.float().log_softmax(-1), searches).unflatten(0, (-1, W))
     rows = len(searches) * W
     coverage = [0.0] * rows if cover is None else (cover.penalty() * settings.coverage).tolist()
     taken = torch.zeros(len(searches), V, device=logits.device)
@@ -187,16 +182,16 @@ def extend_all(
                 taken[r, text.ids[-1]] += 1
 
 
-def apply_rules(logs: Tensor, searches: list[list[BeamState]], prefixes: list[list[int]]) -> Tensor:
+def apply_rules(logs: Tensor, searches: list[list[BeamState]]) -> Tensor:
     """Return the log-probabilities after penalties, bias, n-grams and the guide, before they add up."""
     request, share = searches[0][0].request, searches[0][0].share
     if not request.settings.changes and request.guide is None:
         return logs
     texts: list[list[int]] = []
-    for prefix, row in zip(prefixes, searches, strict=True):
+    for row in searches:
         for group in row:
             some = [t.ids for t in group.running] or [[]]
-            texts += [prefix + ids for ids in (some * share)[:share]]
+            texts += [group.prefix + ids for ids in (some * share)[:share]]
     written = max(len(t.ids) for row in searches for h in row for t in h.running)
     seen = torch.from_numpy(pad_rows(texts, -1, left=True)).to(logs.device)
     logs = apply_penalties(request.settings, logs, seen, written)
@@ -307,7 +302,7 @@ def prefill_with_states(stepper: EagerStepper, prompt: Tensor, more: int) -> tup
         if isinstance(model, LM):
             state = model.new_state(1, prompt.shape[1] + more)
             logits = model.step(prompt, state, watch=watch)[:, -1]
-            stepper.restore(state)
+            stepper.state = state
         else:
             logits = stepper.prefill(prompt, length=1 + more)
             model(prompt, prompt.new_full((1, 1), model.start_token), watch=watch)

@@ -13,6 +13,7 @@ a smaller model, or from what followed the same tokens earlier (Saxena 2023), wh
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import torch
@@ -66,67 +67,72 @@ class Draft:
     """A smaller model with the same vocabulary, drawing by the same rules."""
 
     def __init__(self, stepper: Stepper, prompt: list[int], settings: GenerationSettings, more: int) -> None:
-        self.stepper, self.settings = stepper, settings
-        self.rewind = Rewind(stepper, settings.propose)
-        self.prompt = prompt = check_prompt(stepper.model, prompt)
-        tokens = torch.tensor([prompt], device=stepper.model.device)
-        self.written: list[int] = []  # what it has read after the prompt
-        self.logits = stepper.prefill(tokens, length=len(prompt) + more)
+        prompt, self.settings = check_prompt(stepper.model, prompt), settings
+        self.before = len(prefix_ids(stepper.model, prompt))
+        self.reader = Reader(stepper, prompt, len(prompt) + more, settings.propose)
         self.free = free_context(stepper.model, len(prompt))
 
     def guess(self, ids: list[int], count: int, u: torch.Generator) -> tuple[list[int], Tensor]:
-        new = ids[len(prefix_ids(self.stepper.model, self.prompt)) :]
+        new, reader = ids[self.before :], self.reader
         if self.free is not None:
             count = min(count, self.free - len(new))
         if count < 1:
-            return [], self.logits.new_zeros(0, self.logits.shape[1])
-        agreed = next((i for i, (a, b) in enumerate(zip(self.written, new, strict=False)) if a != b), None)
-        agreed = min(len(self.written), len(new)) if agreed is None else agreed
-        agreed = min(agreed, len(new) - 1)  # the newest is read again where need be, for its logits
-        self.logits = self.rewind.to(self.written, agreed, new, self.logits)
-        self.written = list(new)
+            return [], reader.logits.new_zeros(0, reader.logits.shape[1])
+        reader.go_to(new, again=1)
         guesses: list[int] = []
         chances: list[Tensor] = []
         while True:
             so_far = [*ids, *guesses]
-            chances.append(distribution(self.logits, self.settings, so_far, len(new) + len(guesses)))
+            chances.append(distribution(reader.logits, self.settings, so_far, len(new) + len(guesses)))
             if self.settings.greedy:
                 guesses.append(int(chances[-1].argmax(-1)))
             else:
-                number = torch.rand(1, generator=u, dtype=torch.float64).to(self.logits.device)
+                number = torch.rand(1, generator=u, dtype=torch.float64).to(chances[-1].device)
                 guesses.append(int(draw(chances[-1].log(), number)))
             if len(guesses) == count:
                 return guesses, torch.cat(chances)
-            self.logits = self.stepper.step(torch.tensor(guesses[-1:], device=self.logits.device))
-            self.written.append(guesses[-1])
+            reader.read(guesses[-1:])
 
 
-class Rewind:
-    """Takes a stepper back by at most `max_tokens`: by cropping, or to a copy of a state that cannot be."""
+class Reader:
+    """A stepper and the tokens that it has read after its prompt, the newest of which can be taken back.
 
-    def __init__(self, stepper: Stepper, max_tokens: int) -> None:
-        self.stepper, self.max_tokens = stepper, max_tokens
-        self.copy: tuple[int, State] | None = None
+    At most `most` are: by cropping, or by going back to a copy of a state that cannot be cropped.
+    """
 
-    def to(self, tokens: list[int], shared: int, new: list[int], logits: Tensor) -> Tensor:
-        """Let a stepper that has read `tokens`, the first `shared` as in `new`, have read `new`.
+    def __init__(self, stepper: Stepper, prompt: list[int], length: int, most: int) -> None:
+        self.stepper, self.device = stepper, stepper.model.device
+        self.logits = stepper.prefill(torch.tensor([prompt], device=self.device), length=length)  # (1, V)
+        self.tokens: list[int] = []
+        self.copied = stepper if isinstance(stepper, EagerStepper) and not stepper.crops(most) else None
+        self.copy = State(None) if self.copied is None else copy.deepcopy(self.copied.state)
+        self.copy_length = 0
 
-        Return the logits then.
-        """
-        s = self.stepper
-        copied = s if isinstance(s, EagerStepper) and not s.crops(self.max_tokens) else None
-        if copied is not None:
-            if shared < len(tokens):
-                assert self.copy is not None
-                shared, state = self.copy
-                copied.restore(state)
-        elif shared < len(tokens):
-            s.crop(s.past - (len(tokens) - shared))
-        if shared < len(new):
-            logits = s.extend(torch.tensor([new[shared:]], device=logits.device))[:, -1]
-        if copied is not None:
-            self.copy = len(new), copied.remember()
+    def read(self, tokens: list[int]) -> Tensor:
+        """Append tokens and return the logits (T, V) after each."""
+        ids = torch.tensor(tokens, device=self.device)
+        logits = self.stepper.step(ids) if len(tokens) == 1 else self.stepper.extend(ids[None])[0]
+        self.tokens += tokens
+        self.logits = logits[-1:]
         return logits
+
+    def go_to(self, new: list[int], again: int = 0) -> None:
+        """Have read these tokens and no others, the newest `again` of them just now, for their logits."""
+        shared = min(len(self.tokens), len(new))
+        if self.tokens[:shared] != new[:shared]:
+            pairs = enumerate(zip(self.tokens, new, strict=False))
+            shared = next(i for i, (ours, theirs) in pairs if ours != theirs)
+        shared = min(shared, len(new) - again)
+        if shared < len(self.tokens):
+            if self.copied is None:
+                self.stepper.crop(self.stepper.past - (len(self.tokens) - shared))
+            else:
+                self.copied.state, shared = self.copy, self.copy_length
+            del self.tokens[shared:]
+        if shared < len(new):
+            self.read(new[shared:])
+        if self.copied is not None:
+            self.copy, self.copy_length = copy.deepcopy(self.copied.state), len(new)
 
 
 def distribution(logits: Tensor, settings: GenerationSettings, ids: list[int], new_tokens: int) -> Tensor:
@@ -173,10 +179,9 @@ def speculate(stepper: Stepper, row: GeneratedRow) -> Iterator[Piece]:
         source = LookUp(settings.lookup, model.config.vocab, model.device)
     else:
         source = Draft(choose_stepper(settings.draft, 1, row.limit), row.prompt, settings, row.limit)
-    start, prompt = row.before, torch.tensor([row.prompt], device=model.device)
-    after = stepper.prefill(prompt, length=len(start) + row.limit).float()  # (1, V)
-    rewind, read, out = Rewind(stepper, settings.propose), list[int](), list[int]()
-    rewind.to(read, 0, read, after)
+    start, out = row.before, list[int]()
+    reader = Reader(stepper, row.prompt, len(start) + row.limit, settings.propose)
+    after = reader.logits.float()  # (1, V)
     guesses: list[int] = []
     q = after.new_zeros(0, after.shape[1])
     while True:
@@ -189,7 +194,6 @@ def speculate(stepper: Stepper, row: GeneratedRow) -> Iterator[Piece]:
                 return
         out += new
         # All but the newest token were read already, and perhaps guesses that did not hold.
-        rewind.to(read, len(out) - 1, out[:-1], after)
+        reader.go_to(out[:-1])
         guesses, q = source.guess(start + out, min(settings.propose, row.limit - len(out) - 1), u)
-        after = stepper.extend(torch.tensor([[out[-1], *guesses]], device=model.device))[0].float()
-        read = [*out, *guesses]
+        after = reader.read([out[-1], *guesses]).float()

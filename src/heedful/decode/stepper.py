@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Collection
 from typing import Protocol, runtime_checkable
@@ -172,14 +171,6 @@ class EagerStepper:
     def crops(self, count: int) -> bool:
         """Return whether the newest `count` positions can be forgotten; a recurrent state cannot forget."""
         return count <= erasable(self.state.parts)
-
-    def remember(self) -> State:
-        """Return a copy of the state, for one that cannot be cropped."""
-        return copy.deepcopy(self.state)
-
-    def restore(self, state: State) -> None:
-        """Go back to a copy, which is used up."""
-        self.state = state
 
 
 def erasable(part: PartState | None) -> float:

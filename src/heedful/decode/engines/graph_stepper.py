@@ -84,10 +84,6 @@ class Recording:
         self.uniforms = torch.zeros(rows, MAX_BURST, dtype=torch.float64, device=device)
         self.cursor = torch.zeros(rows, dtype=torch.long, device=device)  # the column of both that is next
 
-    @property
-    def nbytes(self) -> int:
-        return self.static.nbytes
-
     def buffer(self, count: int) -> Tensor:
         """Return the tensor from which a step reads the next `count` tokens of every row."""
         if count not in self.tokens:
@@ -98,18 +94,16 @@ class Recording:
 
     def run(self, model: LM | Seq2Seq, count: int = 1) -> Tensor:
         """Take one step and return the logits (rows, count, V), a buffer that the next step overwrites."""
-        self.record_step(model, count)
-        self.replay(count, lambda: self.launch_step(model, count))
+        self.recorded_step(model, count)()
         return self.logits[count]
 
-    def record_step(self, model: LM | Seq2Seq, count: int = 1) -> None:
-        """Record a step, once and only on a device that records."""
-        if count not in self.replays:
-            changed = [self.buffer(count), *self.static.changed_by_step()]
-            self.record(count, lambda: self.launch_step(model, count), changed)
+    def recorded_step(self, model: LM | Seq2Seq, count: int) -> Callable[[], None]:
+        """Return the call that takes one step of `count` tokens."""
 
-    def launch_step(self, model: LM | Seq2Seq, count: int) -> None:
-        self.logits[count] = self.compute(model, lambda parts: self.step(parts, self.buffer(count)))
+        def launch() -> None:
+            self.logits[count] = self.compute(model, lambda parts: self.step(parts, self.buffer(count)))
+
+        return self.recorded(count, launch, lambda: [self.buffer(count), *self.static.changed_by_step()])
 
     def read(self, model: LM, prompt: Tensor, valid: Tensor | None, size: int) -> Tensor:
         """Read prompts (rows, T) of at most `size` tokens from their start; logits (rows, V) of the next."""
@@ -121,30 +115,29 @@ class Recording:
             prompt = prompt.gather(1, (~valid).int().argsort(dim=1, stable=True))
         tokens[:, :length].copy_(prompt)
         self.static.active.fill_(1)
-        launch = lambda: self.launch_prompt(model, size)
-        self.record(("prompt", size), launch, [])
-        self.replay(("prompt", size), launch)
-        return self.prompt_logits[size].clone()
 
-    def launch_prompt(self, model: LM, size: int) -> None:
-        read = lambda parts: self.static.read(parts, self.buffer(size), self.lengths)
-        self.prompt_logits[size] = self.compute(model, read)
+        def launch() -> None:
+            read = lambda parts: self.static.read(parts, tokens, self.lengths)
+            self.prompt_logits[size] = self.compute(model, read)
+
+        self.recorded(("prompt", size), launch, list)()
+        return self.prompt_logits[size].clone()
 
     def choose(self, settings: GenerationSettings) -> None:
         """Choose a token for every row from the last logits: it is written, and what the next step reads."""
-        key, launch = settings.drawing, lambda: self.launch_choice(settings)
+        key = settings.drawing
         if key not in self.choices:
             self.choices.append(key)
             if len(self.choices) > MAX_CHOICES:
                 self.replays.pop(self.choices.pop(0), None)
-        self.record(key, launch, [self.buffer(1), self.cursor])
-        self.replay(key, launch)
 
-    def launch_choice(self, settings: GenerationSettings) -> None:
-        plain = self.operators is None or (settings.typical is not None and settings.typical < 1)
-        by = Definitions() if self.operators is None or plain else self.operators.base
-        logits = self.logits[1][:, -1]
-        by.choose(settings, logits, self.uniforms, self.written, self.buffer(1), self.cursor)
+        def launch() -> None:
+            plain = self.operators is None or (settings.typical is not None and settings.typical < 1)
+            by = Definitions() if self.operators is None or plain else self.operators.base
+            logits = self.logits[1][:, -1]
+            by.choose(settings, logits, self.uniforms, self.written, self.buffer(1), self.cursor)
+
+        self.recorded(key, launch, lambda: [self.buffer(1), self.cursor])()
 
     def compute(self, model: LM | Seq2Seq, function: Callable[[Any], Tensor]) -> Tensor:
         """Return function(model), in which parts compute as the table of step_parts.py says."""
@@ -152,21 +145,24 @@ class Recording:
             return function(model)
         return compute_by_operators(model, self.operators, function)
 
-    def replay(self, key: object, launch: Callable[[], None]) -> None:
-        """Launch what was recorded under a key; on a CPU, do it."""
-        self.replays.get(key, launch)()
+    def recorded(
+        self, key: object, launch: Callable[[], None], changed: Callable[[], list[Tensor]]
+    ) -> Callable[[], None]:
+        """Return the call that replays what `launch` does, recorded once under a key; on a CPU `launch`.
 
-    def record(self, key: object, launch: Callable[[], None], changed: list[Tensor]) -> None:
-        """Record what `launch` launches and the tensors that it changes, once and only on a GPU."""
-        if self.cursor.device.type != "cuda" or key in self.replays:
-            return
-        try:
-            self.replays[key] = self.capture(launch, changed)
-        except Exception as error:  # a kernel that this device or this model cannot have
-            if self.operators is None:
-                raise
-            self.operators, self.operator_error = None, f"{type(error).__name__}: {error}"
-            self.replays[key] = self.capture(launch, changed)
+        `changed` gives the tensors that it changes.
+        """
+        if self.cursor.device.type != "cuda":
+            return launch
+        if key not in self.replays:
+            try:
+                self.replays[key] = self.capture(launch, changed())
+            except Exception as error:  # a kernel that this device or this model cannot have
+                if self.operators is None:
+                    raise
+                self.operators, self.operator_error = None, f"{type(error).__name__}: {error}"
+                self.replays[key] = self.capture(launch, changed())
+        return self.replays[key]
 
     def capture(self, launch: Callable[[], None], changed: list[Tensor]) -> Callable[[], None]:
         """Launch once, to compile and allocate what it needs; put back what it changed; record it."""
@@ -216,7 +212,7 @@ class ModelRecordings:
         """Let a recording wait; the oldest go when there are too many."""
         with self.lock:
             self.idle.append(recording)
-            while len(self.idle) > MAX_IDLE or sum(r.nbytes for r in self.idle) > MAX_IDLE_BYTES:
+            while len(self.idle) > MAX_IDLE or sum(r.static.nbytes for r in self.idle) > MAX_IDLE_BYTES:
                 self.idle.pop(0)
 
 
@@ -241,11 +237,11 @@ class GraphStepper(FastStepper):
     """
 
     def __init__(
-        self, model: Model, chunk: int | None = None, *, kernels: bool = True, compiled: bool = False,
+        self, model: Model, *, kernels: bool = True, compiled: bool = False,
         cache_dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         self._state, self.is_static = State(None), False
-        super().__init__(model, chunk)
+        super().__init__(model)
         if cache_dtype not in (None, torch.float8_e4m3fn):
             raise InputError(
                 f"`cache_dtype={cache_dtype}`: keys and values can be kept in torch.float8_e4m3fn alone",
@@ -321,7 +317,7 @@ class GraphStepper(FastStepper):
             return None
         size, context = rounded_capacity(length, MIN_PROMPT), self.model.embed.context
         size = size if context is None else min(size, context)
-        whole = length <= min(size, self.chunk or length) and rows * size <= MAX_PROMPT_TOKENS
+        whole = length <= size and rows * size <= MAX_PROMPT_TOKENS
         # Keys that are kept in 8 bits are rounded after the prompt, which is read with the exact ones.
         return size if whole and self.cache_dtype is None and not self.compiled else None
 
@@ -452,7 +448,7 @@ class GraphStepper(FastStepper):
         assert self.recording is not None
         try:
             with evaluation_mode(self.model):
-                self.recording.record_step(self.model, count)
+                self.recording.recorded_step(self.model, count)
         except Exception as error:
             return self.refuse(f"its step cannot be recorded: {str(error).splitlines()[0]}")
         return True

@@ -32,8 +32,8 @@ PROMPT_ROWS = 512  # tokens of prompts that one call reads at most
 class NumbaStepper(FastStepper):
     """Prompts, and steps of a few rows, as calls of machine code, on the plain stepper's own state."""
 
-    def __init__(self, model: Model, chunk: int | None = None) -> None:
-        super().__init__(model, chunk)
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
         self.rows: RowProgram | None = None
         self.team: Team | None = None
         self.fingerprint: list[object] | None = None  # of the model that the program was written from

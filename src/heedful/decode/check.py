@@ -12,7 +12,7 @@ An encoder generates nothing: the vectors of its tokens are compared, of a text 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -119,12 +119,12 @@ def check(
     if context is not None:  # past it, steps and one pass differ with dynamic rotary positions
         longest = 1 if isinstance(model, Seq2Seq) else max(map(len, prompts.ids))
         tokens = max(1, min(tokens, context - longest + 1))
-    logits = torch.stack([greedy_logits(eager, row, tokens) for row in prompts.ids])  # (B, N, V)
+    logits = logits_alone(eager, prompts, tokens)  # (B, N, V)
     new = logits.argmax(-1)  # (B, N)
     with evaluation_mode(model):
-        comparisons = list(compare_modes(eager, prompts, new, logits))
+        comparisons = list(compare_modes(eager.model, prompts, new, logits))
     if fast is not None:
-        comparisons.append(compare_logits("compiled", forced_one_by_one(fast, prompts, new), logits))
+        comparisons.append(compare_logits("compiled", logits_alone(fast, prompts, tokens, new), logits))
     return Report(model.family.name, name, tokens, tolerance, tuple(comparisons))
 
 
@@ -148,33 +148,29 @@ def compare_vectors(model: Model, prompts: Prompts, tolerance: float) -> Iterato
         yield Comparison(f"batch, {side}", float(same), float(difference.max()))
 
 
-def greedy_logits(stepper: Stepper, ids: list[int], count: int) -> Tensor:
-    """Return the logits (N, V) of `count` tokens after a prompt, each time taking the most likely."""
-    prompt = torch.tensor([ids], device=stepper.model.device)
-    logits = [stepper.prefill(prompt, length=len(ids) + count).clone()]
-    for _ in range(count - 1):
-        logits.append(stepper.step(logits[-1].argmax(-1)).clone())
-    return torch.cat(logits)
-
-
-def forced_logits(stepper: Stepper, prompts: Prompts, new: Tensor, left: bool = True) -> Tensor:
-    """Return the logits (B, N, V) while the rows continue with given tokens (B, N)."""
-    tokens, valid = prompts.padded(stepper.model.device, left=left)
-    logits = [stepper.prefill(tokens, valid, tokens.shape[1] + new.shape[1]).clone()]
-    for t in range(new.shape[1] - 1):
-        logits.append(stepper.step(new[:, t]).clone())
+def written_logits(
+    stepper: Stepper, prompt: Tensor, valid: Tensor | None, count: int, new: Tensor | None
+) -> Tensor:
+    """Return the logits (B, N, V) of `count` tokens after prompts: given ones (B, N), or the most likely."""
+    logits = [stepper.prefill(prompt, valid, prompt.shape[1] + count).clone()]
+    for t in range(count - 1):
+        tokens = logits[-1].argmax(-1) if new is None else new[:, t]
+        logits.append(stepper.step(tokens).clone())
     return torch.stack(logits, 1)
 
 
-def forced_one_by_one(stepper: Stepper, prompts: Prompts, new: Tensor) -> Tensor:
-    """Return the logits (B, N, V) of given tokens (B, N), each prompt stepped alone."""
-    alone = [replace(prompts, ids=[row]) for row in prompts.ids]
-    return torch.cat([forced_logits(stepper, p, row[None]) for p, row in zip(alone, new, strict=True)])
+def logits_alone(stepper: Stepper, prompts: Prompts, count: int, new: Tensor | None = None) -> Tensor:
+    """Return the same of prompts that are read one by one."""
+    rows = []
+    for i, ids in enumerate(prompts.ids):
+        prompt = torch.tensor([ids], device=stepper.model.device)
+        rows.append(written_logits(stepper, prompt, None, count, None if new is None else new[i : i + 1]))
+    return torch.cat(rows)
 
 
-def compare_modes(eager: EagerStepper, prompts: Prompts, new: Tensor, logits: Tensor) -> Iterator[Comparison]:
+def compare_modes(model: LM | Seq2Seq, prompts: Prompts, new: Tensor, logits: Tensor) -> Iterator[Comparison]:
     """Compare every mode of the eager stepper with the logits of each prompt alone."""
-    model, count = eager.model, new.shape[1]
+    eager, count = EagerStepper(model), new.shape[1]
     uncached = []
     for ids, row in zip(prompts.ids, new, strict=True):
         prompt = torch.tensor([ids], device=model.device)
@@ -185,9 +181,11 @@ def compare_modes(eager: EagerStepper, prompts: Prompts, new: Tensor, logits: Te
             uncached.append(model(torch.cat((prompt, row[None, :-1]), 1))[0, -count:])
     yield compare_logits("uncached", torch.stack(uncached), logits)
     if isinstance(model, LM):
-        yield compare_logits("chunks", forced_one_by_one(EagerStepper(model, chunk=3), prompts, new), logits)
+        in_chunks = logits_alone(EagerStepper(model, chunk=3), prompts, count, new)
+        yield compare_logits("chunks", in_chunks, logits)
     for side in ("left", "right"):
-        yield compare_logits(f"batch, {side}", forced_logits(eager, prompts, new, side == "left"), logits)
+        together = written_logits(eager, *prompts.padded(model.device, left=side == "left"), count, new)
+        yield compare_logits(f"batch, {side}", together, logits)
 
 
 def compare_logits(mode: str, logits: Tensor, reference: Tensor) -> Comparison:

@@ -266,7 +266,13 @@ def search_contrastively(stepper: Stepper, prompt: list[int], request: Request) 
     model, settings = stepper.model, request.settings
     device, k, alpha = model.device, settings.top_k or 4, settings.contrastive or 0.0
     limit, start = max_new_tokens(model, settings.max_tokens, len(prompt)), prefix_ids(model, prompt)
-    logits, past = prefill_with_states(stepper, torch.tensor([prompt], device=device), limit)
+    hidden = "blocks.output" if isinstance(model, LM) else "decoder.output"
+    watch = Watch(hidden)
+    with evaluation_mode(model):
+        tokens = torch.tensor([prompt], device=device)
+        stepper.state = model.start(tokens, length=len(start) + limit, watch=watch)
+    assert stepper.state.logits is not None
+    logits, past = stepper.state.logits, F.normalize(watch[hidden][0].float(), dim=-1)  # (1, V), (S, D)
     out: list[int] = []
     score = 0.0
     while True:
@@ -277,9 +283,9 @@ def search_contrastively(stepper: Stepper, prompt: list[int], request: Request) 
         chances = z.softmax(-1)[0]
         likely = chances.topk(min(k, len(chances)))
         stepper.reorder(torch.zeros(len(likely.indices), dtype=torch.long, device=device))
-        watch = Watch(hidden_name(stepper))
+        watch = Watch(hidden)
         logits = stepper.step(likely.indices, watch)
-        new = F.normalize(watch[hidden_name(stepper)][:, -1].float(), dim=-1)  # (k, D)
+        new = F.normalize(watch[hidden][:, -1].float(), dim=-1)  # (k, D)
         value = (1 - alpha) * likely.values - alpha * (new @ past.T).amax(-1)
         best = int(value.argmax())
         score += float(value[best])
@@ -288,25 +294,6 @@ def search_contrastively(stepper: Stepper, prompt: list[int], request: Request) 
             return score, out
         stepper.reorder(torch.tensor([best], device=device))
         logits, past = logits[best : best + 1], torch.cat((past, new[best : best + 1]))
-
-
-def hidden_name(stepper: EagerStepper) -> str:
-    """Return what the last hidden states are called when watched."""
-    return "blocks.output" if isinstance(stepper.model, LM) else "decoder.output"
-
-
-def prefill_with_states(stepper: EagerStepper, prompt: Tensor, more: int) -> tuple[Tensor, Tensor]:
-    """Logits (1, V) after the prompt, and the directions (S, D) of its hidden states."""
-    model, watch = stepper.model, Watch(hidden_name(stepper))
-    with evaluation_mode(model):
-        if isinstance(model, LM):
-            state = model.new_state(1, prompt.shape[1] + more)
-            logits = model.step(prompt, state, watch=watch)[:, -1]
-            stepper.state = state
-        else:
-            logits = stepper.prefill(prompt, length=1 + more)
-            model(prompt, prompt.new_full((1, 1), model.start_token), watch=watch)
-    return logits, F.normalize(watch[hidden_name(stepper)][0].float(), dim=-1)
 
 
 def search(stepper: Stepper, prompts: Prompts, request: Request) -> list[list[Generation]]:

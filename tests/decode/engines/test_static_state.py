@@ -13,6 +13,7 @@ from heedful.decode.engines.static_state import StaticState
 from heedful.decode.engines.step_fusion import FusedOperators
 from heedful.decode.engines.step_operators import Definitions
 from heedful.decode.engines.step_parts import STEP_PARTS, compute_by_operators, stepping_copy
+from heedful.interp.intervene.ablation import prune
 from heedful.models.base import LM, Model, Seq2Seq, State
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.norm import RMSNorm
@@ -110,6 +111,16 @@ def test_the_copy_that_is_stepped_has_the_models_tensors_and_the_steps_of_its_pa
     assert {STEP_PARTS.get(kind, kind) for kind in kinds} == {type(part) for part in copy.modules()}
     assert Attention in kinds
     assert RMSNorm in kinds
+
+
+@torch.no_grad()
+def test_heads_that_are_left_of_a_pruned_layer_take_their_slopes_along() -> None:
+    model = prune(tiny("bloom"), {"blocks.0.attn": [0, 2], "blocks.1.attn": [1]})
+    assert isinstance(model, LM)
+    state = model.start(prompts(model, 2, 8))
+    static = StaticState(state, 2, 16)
+    static.write(state)
+    same_steps(model, state, static, fused=True)
 
 
 @pytest.mark.parametrize("rows", [1, 2])

@@ -183,6 +183,10 @@ class Recording:
         return graph.replay
 
 
+# Of all recordings that wait. A stepper may go, and give its own back, while its thread holds the lock.
+LOCK = threading.RLock()
+
+
 class ModelRecordings:
     """The recordings of one model that no stepper has at the moment.
 
@@ -192,11 +196,10 @@ class ModelRecordings:
     def __init__(self) -> None:
         self.idle: list[Recording] = []
         self.refused: tuple[list[object], str] | None = None
-        self.lock = threading.Lock()
 
     def take(self, key: object) -> Recording | None:
         """Take a recording that waits under this key; None if there is none."""
-        with self.lock:
+        with LOCK:
             idle = next((recording for recording in self.idle if recording.key == key), None)
             if idle is not None:
                 self.idle.remove(idle)
@@ -210,14 +213,13 @@ class ModelRecordings:
 
     def store(self, recording: Recording) -> None:
         """Let a recording wait; the oldest go when there are too many."""
-        with self.lock:
+        with LOCK:
             self.idle.append(recording)
             while len(self.idle) > MAX_IDLE or sum(r.static.nbytes for r in self.idle) > MAX_IDLE_BYTES:
                 self.idle.pop(0)
 
 
 RECORDINGS: weakref.WeakKeyDictionary[Model, ModelRecordings] = weakref.WeakKeyDictionary()
-LOCK = threading.Lock()
 
 
 def recordings_of(model: Model) -> ModelRecordings:
@@ -289,13 +291,10 @@ class GraphStepper(FastStepper):
         if size is None:
             return super().prefill(prompt, valid, length)
         assert isinstance(self.model, LM)
-        capacity, logits = rounded_capacity(max(self.length, size)), None
+        capacity = rounded_capacity(max(self.length, size))
         if not self.take(len(prompt), capacity, 0, None):  # the first of its kind: read it for the shapes
             logits = super().prefill(prompt, valid, length)
-            try:
-                self.take(len(prompt), capacity, 0, self._state)
-            except TypeError as reason:  # a state of another kind than ours
-                self.refuse(str(reason))
+            if not self.take(len(prompt), capacity, 0, self._state):
                 return logits
         assert self.recording is not None
         try:
@@ -396,16 +395,14 @@ class GraphStepper(FastStepper):
         end = state.past + count
         self.model.check_reach(end, embed, state.valid)
         memory = 0 if state.memory is None else rounded_capacity(state.memory.shape[1], MIN_MEMORY)
-        try:
-            self.take(rows, rounded_capacity(max(self.length, end)), memory, state)
-        except TypeError as reason:  # a state of another kind than ours
-            return self.refuse(str(reason))
-        return self.is_recorded(at_once)
+        capacity = rounded_capacity(max(self.length, end))
+        return self.take(rows, capacity, memory, state) and self.is_recorded(at_once)
 
     def take(self, rows: int, capacity: int, memory: int, state: State | None) -> bool:
         """Have a recording of this size: the present one, one that waits, or a new one, shaped like `state`.
 
-        The state is copied into it. Without a state none is made, and the result may be False.
+        The state is copied into it. The result is False if there is none and no state to make one of, or if
+        a layer's state has no static form.
         """
         fingerprint, size = model_fingerprint(self.model), (rows, capacity, memory, self.cache_dtype)
         double = any(isinstance(item, tuple) and torch.float64 in item for item in fingerprint)
@@ -418,7 +415,11 @@ class GraphStepper(FastStepper):
         with torch.inference_mode(False), torch.no_grad():
             if recording is None:
                 assert state is not None
-                recording = Recording(key, StaticState(state, *size), *kinds)
+                try:
+                    static = StaticState(state, *size)
+                except TypeError as reason:  # a state of another kind than ours
+                    return self.refuse(str(reason))
+                recording = Recording(key, static, *kinds)
                 if any(isinstance(part, Rotary) and part.by_length for part in self.model.modules()):
                     recording.reads_prompts = False  # a prompt's angles follow its own length
             if state is not None:

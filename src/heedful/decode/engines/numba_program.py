@@ -335,17 +335,22 @@ class RowProgram:
         self.now, self.shared = np.zeros(7, np.int64), np.zeros(team.shared_words, np.int64)
         self.rows = np.zeros((rows, 3), np.int64)
         self.caches = np.zeros((listing.layers, rows, 3), np.int64)
+        self.bound: tuple[list[Tensor], list[int]] = [], []  # keys that are in use, and their rows
         self.now[[R.STRIDE, R.ROUNDED_BYTES]] = listing.size, listing.rounded_bytes
         self.now[[R.WORK, R.ROUNDED]] = self.workspace.data_ptr(), self.rounded.data_ptr()
         self.now[R.LOGITS] = self.logits.data_ptr()
         self.attentions = [line for line in listing.code if line[R.OP] == R.ATTEND]
 
-    def bind(self, caches: Sequence[KV | SlidingKV], rows: Sequence[int]) -> None:
-        """Let row i use row rows[i] of these caches."""
-        step = [kv.k[0].nbytes for kv in caches if kv.k is not None]  # from one row to the next
+    def bind(self, caches: Sequence[KV | SlidingKV], rows: list[int]) -> None:
+        """Let row i use row rows[i] of these caches; after a step on the same ones it does already."""
+        keys = [kv.k for kv in caches if kv.k is not None]
+        if rows == self.bound[1] and all(k is bound for k, bound in zip(keys, self.bound[0], strict=True)):
+            return
+        step = np.array([k[0].nbytes for k in keys])  # from one row to the next
         table = np.repeat(self.cache_table(caches)[:, None], len(rows), 1)
-        table[..., :2] += np.array(step)[:, None, None] * np.array(rows)[:, None]
+        table[..., :2] += step[:, None, None] * np.array(rows)[:, None]
         self.caches[:, : len(rows)] = table
+        self.bound = keys, rows
 
     def allocate(self, caches: Sequence[KV | SlidingKV], rows: int, length: int) -> None:
         """Give `rows` texts room for `length` positions in caches that have less."""

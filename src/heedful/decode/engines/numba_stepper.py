@@ -19,7 +19,7 @@ from heedful.kernels.cpu import find_obstacle
 from heedful.models.base import LM, Model
 from heedful.models.calls import State, advance
 from heedful.nn.context import PartState, Watch
-from heedful.nn.state import KV, SlidingKV, StateGroup
+from heedful.nn.state import KV, SlidingKV, state_leaves
 
 if TYPE_CHECKING:
     from heedful.decode.engines.numba_program import RowProgram
@@ -37,7 +37,6 @@ class NumbaStepper(FastStepper):
         self.rows: RowProgram | None = None
         self.team: Team | None = None
         self.fingerprint: list[object] | None = None  # of the model that the program was written from
-        self.bound: tuple[list[Tensor], list[int]] = [], []  # the keys that the program uses, and their rows
         self.known_caches: tuple[PartState | None, list[KV | SlidingKV] | None] = None, None
         self.check_model()
 
@@ -156,7 +155,7 @@ class NumbaStepper(FastStepper):
         ]
         for start in reversed(range(0, len(order), most)):
             piece = order[start : start + most]
-            self.bind(caches, [row for _, row in piece])
+            self.rows.bind(caches, [row for _, row in piece])
             entries = [(ids[row][t], past + t, first[row]) for t, row in piece]
             logits = self.rows.step(np.array(entries), 0 if start else rows * asked)
         if rows * asked == 1:
@@ -174,7 +173,6 @@ class NumbaStepper(FastStepper):
                 self.team = self.team or Team(torch.get_num_threads())
                 room = max([2 * end if self.state.past else end, *(kv.capacity for kv in caches)])
                 self.rows = RowProgram(self.model, PROMPT_ROWS, room, self.team)
-                self.bound = [], []
         except UnsupportedPart as reason:
             self.fallback_reason, self.rows = str(reason), None
             return False
@@ -185,14 +183,6 @@ class NumbaStepper(FastStepper):
         if self.known_caches[0] is None or self.known_caches[0] is not state.parts:
             self.known_caches = state.parts, kv_caches(state.parts)
         return self.known_caches[1]
-
-    def bind(self, caches: list[KV | SlidingKV], rows: list[int]) -> None:
-        """Let the program use these rows of the caches, unless they are those of the step before."""
-        assert self.rows is not None
-        keys = [kv.k for kv in caches if kv.k is not None]
-        if rows != self.bound[1] or any(k is not b for k, b in zip(keys, self.bound[0], strict=True)):
-            self.rows.bind(caches, rows)
-            self.bound = keys, rows
 
     def convert(self, dtype: torch.dtype) -> None:
         """Let caches be of the type that the next step computes with: the program's is always float32."""
@@ -209,10 +199,9 @@ def plain_dtype(model: Model) -> torch.dtype:
 
 def kv_caches(state: PartState | None) -> list[KV | SlidingKV] | None:
     """The keys and values in the order of the layers; None if a layer remembers anything else."""
-    if isinstance(state, StateGroup):
-        caches = [kv_caches(child) for child in state.parts.values() if child is not None]
-        return None if any(f is None for f in caches) else [kv for f in caches if f is not None for kv in f]
-    return [state] if isinstance(state, (KV, SlidingKV)) else None
+    leaves = list(state_leaves(state))
+    caches = [leaf for leaf in leaves if isinstance(leaf, (KV, SlidingKV))]
+    return caches if state is not None and len(caches) == len(leaves) else None
 
 
 def first_positions(valid: Tensor | None, past: int, rows: int) -> list[int] | None:

@@ -74,9 +74,7 @@ class ContinuousBatch:
     def __init__(self, slots: EagerSlots) -> None:
         self.slots = slots
         self.rows: list[BatchRow] = []
-        self.waiting: deque[tuple[GenerationTask, int, int]] = (
-            deque()
-        )  # with the numbers of prompt and sample
+        self.waiting: deque[tuple[GenerationTask, int, int]] = deque()  # the numbers of prompt and sample too
 
     @property
     def busy(self) -> bool:

@@ -10,7 +10,7 @@ which stand at the same step; `choose_for_rows` serves rows of different request
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -148,10 +148,8 @@ class GeneratedRow:
     def __init__(self, model: Model, request: Request, prompt: list[int], number: int, sample: int) -> None:
         self.request, self.prompt, self.number, self.sample = request, prompt, number, sample
         settings = request.settings
-        self.before, self.limit = (
-            prefix_ids(model, prompt),
-            max_new_tokens(model, settings.max_tokens, len(prompt)),
-        )
+        self.before = prefix_ids(model, prompt)
+        self.limit = max_new_tokens(model, settings.max_tokens, len(prompt))
         self.text = Detokenizer(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt, settings.stop)
         self.guided = None if request.guide is None else request.guide.start()
         self.random = generator(request.seed, number, sample)
@@ -195,11 +193,12 @@ class GeneratedRow:
 
 def choose_tokens(
     logits: Tensor, request: Request, rows: Sequence[GeneratedRow], history: Tensor | None, step: int,
-    uniform: Callable[[], Tensor],
+    uniform: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return tokens (B,), their logprobs (B,) if scored, and the N most likely if logprobs=N.
 
     `history` (B, S) are the tokens so far, if a rule looks back; the last `step` columns were generated.
+    `uniform` (B,) are the random numbers that decide, unless the choice is greedy.
     """
     raw, settings = logits.float(), request.settings
     z = apply_penalties(settings, raw, history, step) if settings.changes else raw
@@ -209,7 +208,7 @@ def choose_tokens(
     if request.guide is not None or settings.forbids:
         going = torch.tensor([row.finish is None for row in rows], device=z.device)
         check_tokens_left(z[going], step)
-    tokens = choose_token(settings, z, None if settings.greedy else uniform())
+    tokens = choose_token(settings, z, uniform)
     if not request.scored:
         return (tokens,)
     logs = raw.log_softmax(-1)
@@ -233,7 +232,7 @@ class TokenChooser:
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
         """Return what `choose_tokens` does as columns: tokens (B, 1), logprobs (B, 1) and more."""
-        uniform = lambda: self.uniforms(1, logits.device)[:, 0]
+        uniform = None if self.request.settings.greedy else self.uniforms(1, logits.device)[:, 0]
         chosen = choose_tokens(logits, self.request, self.rows, self.history, self.t, uniform)
         columns = tuple(t[:, None] for t in chosen)
         if self.history is not None:
@@ -274,9 +273,10 @@ def choose_for_rows(rows: Sequence[GeneratedRow], logits: Tensor) -> list[list[A
         request, history = some[0].request, None
         if request.settings.looks_back:
             history = torch.tensor([some[0].before + some[0].ids], device=logits.device)
-        uniform = lambda some=some: torch.tensor(
-            [row.uniform() for row in some], dtype=torch.float64, device=logits.device
-        )
+        uniform = None
+        if not request.settings.greedy:
+            numbers = [row.uniform() for row in some]
+            uniform = torch.tensor(numbers, dtype=torch.float64, device=logits.device)
         try:
             columns = choose_tokens(here, request, some, history, len(some[0].ids), uniform)
         except HeedfulError as error:  # of a row that is alone: a rule left it no token

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -96,15 +97,10 @@ def find_fallback_reason(model: Model) -> str | None:
 
     Costs some microseconds for each module, so that it can be asked before every text.
     """
-    if (outside := outside_change(model)) is not None:
-        return outside
-    kinds, device = set[type](), model.device
-    for module in model.modules():
-        reason = part_change(module) or tensor_change(module, device)
-        if reason is not None:
-            return f"{module_name(model, module)} {reason}"
-        kinds.add(type(module))
-    return next((reason for kind in kinds if (reason := class_change(kind)) is not None), None)
+    device = model.device
+    changed = find_change(model, lambda module: part_change(module) or tensor_change(module, device))
+    kinds = set(map(type, model.modules()))
+    return changed or next((reason for kind in kinds if (reason := class_change(kind)) is not None), None)
 
 
 def outside_change(model: Model) -> str | None:
@@ -120,19 +116,18 @@ def outside_change(model: Model) -> str | None:
 
 def find_recording_obstacle(model: Model) -> str | None:
     """Return why a step of the model's own parts cannot be recorded once and replayed; None if it can."""
-    if (outside := outside_change(model)) is not None:
-        return outside
     kind = type(model)
     if kind.step not in (LM.step, Seq2Seq.step) or kind.start not in (LM.start, Seq2Seq.start):  # type: ignore[attr-defined]
         return f"{kind.__name__} has its own step"
-    for module in model.modules():
-        if (reason := call_change(module)) is not None:
-            return f"{module_name(model, module)} {reason}"
-    return None
+    return find_change(model, call_change)
 
 
-def module_name(model: Model, module: nn.Module) -> str:
-    return next(name for name, part in model.named_modules() if part is module) or "the model"
+def find_change(model: Model, change: Callable[[nn.Module], str | None]) -> str | None:
+    """Return what acts on every module's call, or else the first module that was changed, and how."""
+    if (outside := outside_change(model)) is not None:
+        return outside
+    changes = ((name, change(module)) for name, module in model.named_modules())
+    return next((f"{name or 'the model'} {how}" for name, how in changes if how is not None), None)
 
 
 def call_change(module: nn.Module) -> str | None:

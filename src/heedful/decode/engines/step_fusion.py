@@ -181,8 +181,9 @@ class FusedOperators(TorchFunctionMode):
         source, kind = norm.scaled or (norm.source, norm.norm)
         return self.append_node(ProductNode(source, kind, product, shape, x.dtype))
 
-    def append_node(self, node: ProductNode) -> Deferred:
-        self.pending.append(node)
+    def append_node(self, node: ProductNode, *parts: ProductNode) -> Deferred:
+        """Let a product wait in the place of those that have become parts of it."""
+        self.pending = [*(other for other in self.pending if other not in parts), node]
         return Deferred(node.shape, node.dtype, node.x.device, node)
 
     def defer_layer_norm(
@@ -207,7 +208,7 @@ class FusedOperators(TorchFunctionMode):
         node = x.node
         if not isinstance(node, ProductNode) or node.value is not None or node.residual is not None:
             return None
-        self.pending = [other for other in self.pending if other is not node]
+        self.pending = [other for other in self.pending if other is not node]  # what follows may flush
         dtype = torch.promote_types(residual.dtype, node.dtype)
         added = self.compute(residual).contiguous()
         return self.append_node(replace(node, residual=added, dtype=dtype))
@@ -218,8 +219,7 @@ class FusedOperators(TorchFunctionMode):
             return None
         if node.product.act is not None or node.product.gated is not None:
             return None
-        self.pending = [other for other in self.pending if other is not node]
-        return self.append_node(replace(node, product=replace(node.product, act=name)))
+        return self.append_node(replace(node, product=replace(node.product, act=name)), node)
 
     def defer_gate(self, x: Tensor, up: Tensor) -> Tensor | None:
         """act(gate) · up of two products of one x that wait; `up` has no activation"""
@@ -231,8 +231,7 @@ class FusedOperators(TorchFunctionMode):
             return None
         if (a.product.bias is None) != (b.product.bias is None) or a.product.bits != b.product.bits:
             return None
-        self.pending = [other for other in self.pending if other is not a and other is not b]
-        return self.append_node(replace(a, product=replace(a.product, gated=b.product)))
+        return self.append_node(replace(a, product=replace(a.product, gated=b.product)), a, b)
 
     def compute(self, x: Any) -> Any:
         """Return the tensor itself, computed; anything else as it is."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, dataclass_transform
 
 from heedful.core.errors import ConfigError, nearest
 from heedful.nn.attention.multi_head import head_size
@@ -122,6 +123,7 @@ class Config(Fields):
     head: str = "lm"
     labels: int = 2  # of a classifying head
     classifier_pooling: str = ""  # of its sentence vector: mean, first, last, max; "": the family's head
+    maker: ClassVar[str] = ""  # the family whose row made this class of `sizes`
 
     def __post_init__(self) -> None:
         given = {f.name for f in fields(self) if getattr(self, f.name) is not None}
@@ -156,6 +158,11 @@ class Config(Fields):
         """The names of all fields."""
         return [f.name for f in fields(cls)]
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle a config whose class stands in no module by the family that made the class."""
+        maker = vars(type(self)).get("maker")
+        return (restore_config, (maker, vars(self))) if maker else super().__reduce_ex__(protocol)
+
     @classmethod
     def strict(cls, **values: Any) -> Config:
         """A config from keywords; an unknown one is an error that names the nearest."""
@@ -171,6 +178,15 @@ class Config(Fields):
         given: set[str] = self.__dict__["given"]
         names = [f.name for f in fields(self) if f.name in given or "derive" not in f.metadata]
         return self.strict(**{name: getattr(self, name) for name in names} | values)
+
+
+def restore_config(family: str, values: dict[str, Any]) -> Config:
+    """A config of a registered family from its fields, those that were derived included."""
+    from heedful.models import all_families
+
+    config = object.__new__(all_families()[family].config)
+    config.__dict__.update(values)
+    return config
 
 
 class PlainConfig(Config, vocab=50257, dim=768, layers=12):
@@ -287,6 +303,14 @@ def gguf_keys(architecture: str, config: type[Config], *without: str) -> dict[st
     return {f"{architecture}.{theirs}": ours for theirs, ours in GGUF_KEYS.items() if ours in fields}
 
 
+def check_layers(c: Any, *lists: str) -> None:
+    """Raise ConfigError for a field that lists a layer which the model does not have."""
+    for name in lists:
+        wrong = [i for i in getattr(c, name) if not 0 <= i < c.layers]
+        if wrong:
+            raise ConfigError(f"{name} has {wrong[0]}", hint=f"layers are 0 … {c.layers - 1}")
+
+
 class TinyConfig(Config):
     """The sizes that most families are tried out in."""
 
@@ -311,43 +335,47 @@ def declare(
     return descend(ROOT, name, config, build=build, names=OWN_NAMES if names is None else names, **more)
 
 
-def same_names(*names: str) -> list[tuple[str, str]]:
-    """Rows for tensors whose published names are ours."""
-    return [(name, name) for name in names]
-
-
 def same_keys(config: type[Config]) -> dict[str, str]:
     """The keys of a config.json that no other program writes: the names of the fields."""
     return {name: name for name in config.field_names() if name not in Config.field_names()[3:]}
 
 
 def descend(
-    parent: Family, name: str, config: type[Config], *, presets: Mapping[str, Mapping[str, Any]],
+    parent: Family, name: str, config: type[Config] | None = None, *,
+    presets: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, Any] | None = None,
     tiny: Mapping[str, Any] | None = None, keys: Mapping[str, str] | None = None,
     without: Iterable[str] = (), heads: Mapping[str, str] | Iterable[str] | None = None, gguf: str = "",
     **changes: Any,
 ) -> Family:  # fmt: skip
     """A family that differs from its parent by what is given here.
 
-    `presets` and `tiny` are values of `config`; the other values of `tiny` are the parent's. `keys` are
-    published keys with another meaning than in the parent, and fields in `without` have none. Fields that
-    the parent's config lacks have the usual keys. `heads` without published classes may be a list of their
-    kinds. `absent` and the fields of GGUF, but for its names, are never the parent's: they depend on the
-    published class and on what llama.cpp knows as `gguf`.
+    Without `config` it has the parent's; `sizes` are other defaults of its fields. `presets` and `tiny` are
+    values of them; the other values of `tiny` are the parent's. `keys` are published keys with another
+    meaning than in the parent, and fields in `without` have none. Fields that the parent's config lacks have
+    the usual keys. `heads` without published classes may be a list of their
+    kinds. `absent` and the fields of GGUF are never the parent's, but for the names in its files if it has a
+    `gguf`: they depend on the published class and on what llama.cpp knows under that name.
     """
+    config = config or parent.config
+    if sizes is not None:
+        title = "".join(word.capitalize() for word in name.split("-"))
+        config = types.new_class(f"{title}Config", (config,), dict(sizes))
+        config.maker = name
     field_names, own, small = config.field_names(), keys or {}, parent.tiny
     without = {*without, *own.values()}
     inherited = {k: v for k, v in parent.keys.items() if v in field_names and v not in without}
     chosen = {f.name: vars(small)[f.name] for f in fields(small) if f.name in vars(small)["given"]}
-    sizes = {f.name: chosen[f.name] for f in fields(small) if chosen.get(f.name, f.default) != f.default}
+    own_sizes = {f.name: chosen[f.name] for f in fields(small) if chosen.get(f.name, f.default) != f.default}
     made: dict[str, Any] = {
         "name": name, "config": config, "model_types": (name.replace("-", "_"),), "gguf": gguf,
         "presets": {preset: config(**values) for preset, values in presets.items()},
-        "tiny": config(**{n: v for n, v in sizes.items() if n in field_names} | dict(tiny or {})),
+        "tiny": config(**{n: v for n, v in own_sizes.items() if n in field_names} | dict(tiny or {})),
         "keys": {**inherited, **published_keys(config, *parent.config.field_names(), *without), **own},
         "gguf_keys": gguf_keys(gguf, config) if gguf else {}, "gguf_tensors": {}, "gguf_when": "",
         "gguf_write": None, "gguf_read": None, "absent": {},
     }  # fmt: skip
+    if not gguf:
+        made |= {"gguf_names": (), "gguf_head": "lm"}
     if heads is not None:
         named = isinstance(heads, Mapping)
         made["heads"] = heads if named else {kind: f"heedful-{name}-{kind}" for kind in heads}

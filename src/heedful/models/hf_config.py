@@ -324,10 +324,10 @@ def head_kind(family: Family, hf_config: dict[str, Any]) -> str:
     if not named:
         return "none"
     for kind, architecture in family.heads.items():
-        if named[0] in (architecture, own_architecture(family, kind)):
+        if named[0] == architecture:
             return kind
     own = own_architecture(family, "")
-    if not family.heads and str(named[0]).startswith(own):  # a family that lists none has its own names alone
+    if str(named[0]).startswith(own):
         return str(named[0]).removeprefix(own)
     names = ", ".join(family.heads.values())
     raise ConfigError(

@@ -204,7 +204,6 @@ class SlicePlan:
     def join(self, model: Model) -> Model:
         """Make a model whose tensors are these slices compute together with those of the other processes."""
         from torch.distributed.tensor import DTensor, Shard
-        from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
         if model.device.type != self.mesh.device_type:
             raise InputError(
@@ -221,32 +220,23 @@ class SlicePlan:
             set_parameter(model, name, whole, own.requires_grad)
         model.tie()
 
-        class LocalPart(ParallelStyle):
-            """Put a class in front of a module's own that computes with this process's slices."""
-
-            def __init__(self, local: type[Local]) -> None:
-                self.local = local
-
-            def _apply(self, module: nn.Module, mesh: Mesh) -> nn.Module:
-                kind = type(module)
-                module.__class__ = type(kind.__name__, (self.local, kind), {"kind": kind})
-                cast(Local, module).prepare(mesh)
-                return module
-
-        plan: dict[str, ParallelStyle] = {}
+        local: dict[nn.Module, type[Local]] = {}  # the class that stands in front of a module's own
         for name, module in model.named_modules():
             if type(module) in PLAN:
-                plan[name] = LocalPart(LocalExperts if isinstance(module, Experts) else LocalSum)
-                for norm in ("q_norm", "k_norm") if isinstance(module, Attention) else ():
-                    if is_wide_norm(getattr(module, norm), module):
-                        plan[f"{name}.{norm}"] = LocalPart(LocalNorm)
+                local[module] = LocalExperts if isinstance(module, Experts) else LocalSum
+                for norm in (module.q_norm, module.k_norm) if isinstance(module, Attention) else ():
+                    if norm is not None and is_wide_norm(norm, module):
+                        local[norm] = LocalNorm
             elif isinstance(module, Stack) and module.bias is not None:
-                plan[f"{name}.bias"] = LocalPart(LocalBias)
+                local[module.bias] = LocalBias
             elif isinstance(module, Embedding) and f"{name}.token.weight" in self.slices:
-                plan[f"{name}.token"] = LocalPart(LocalTable)
+                local[module.token] = LocalTable
             elif isinstance(module, WordHead):
-                plan[f"{name}.out"] = LocalPart(LocalWords)
-        parallelize_module(model, self.mesh, plan)
+                local[module.out] = LocalWords
+        for module, front in local.items():
+            kind = type(module)
+            module.__class__ = type(kind.__name__, (front, kind), {"kind": kind})
+            cast(Local, module).prepare(self.mesh)
         model.mesh = self.mesh
         model.tie()
         return model

@@ -5,6 +5,7 @@ A part answers three questions: what do I transform (x), what do we share (ctx),
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -124,9 +125,7 @@ class Context:
     path: str = ""
     backend: str = "auto"
     in_order: bool = True  # whether keys stand as in the text; those of a window stand in its slots
-    memo: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = field(
-        default_factory=dict
-    )  # tables made once
+    memo: dict[tuple[int, int], tuple[Tensor, tuple[Tensor, Tensor]]] = field(default_factory=dict)
 
     @property
     def length(self) -> Tensor:
@@ -136,6 +135,17 @@ class Context:
         if isinstance(self.text_length, int):
             return (self.q_pos + 1).clamp(min=self.text_length)
         return torch.maximum(self.q_pos + 1, self.text_length)
+
+    def once(
+        self, maker: nn.Module, pos: Tensor, make: Callable[[], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """Two tables that a module makes of `pos`, once per pass for all layers that share the module."""
+        if torch.compiler.is_compiling():  # the compiler shares common expressions by itself
+            return make()
+        key = (id(maker), id(pos))
+        if key not in self.memo:  # `pos` is kept with its tables, so that its id stays its own
+            self.memo[key] = pos, make()
+        return self.memo[key][1]
 
     def at(self, name: str) -> Context:
         """This context inside the child called `name`. Costs nothing while nobody watches."""

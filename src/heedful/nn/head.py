@@ -386,19 +386,6 @@ class DetectHead(Head):
         return self.replaced(features).squeeze(-1)
 
 
-def encoder_heads(
-    dim: int, labels: int, pool: Callable[[], nn.Module], dropout: float,
-    transform: Callable[[], Transform | None] = lambda: None,
-) -> dict[str, Callable[[], Head]]:  # fmt: skip
-    """The heads that every encoder has: a class for what `pool` gives, a tag per token, a span, none."""
-    return {
-        "classify": lambda: ClassifyHead(pool(), dim, labels, dropout=dropout),
-        "tag": lambda: TagHead(dim, labels, dropout=dropout, transform=transform()),
-        "span": lambda: SpanHead(dim, transform=transform()),
-        "none": NoHead,
-    }
-
-
 def choose_head(kind: str, **makers: Callable[[], Head]) -> Head:
     """The head a config asks for, made now; an error that lists the others if there is none of that kind."""
     if kind not in makers:

@@ -101,21 +101,11 @@ class Rotary(nn.Module):
         return angle.cos() * gain, angle.sin() * gain
 
     def forward(self, x: Tensor, pos: Tensor, ctx: Context) -> Tensor:
-        cos, sin = self._once(pos, ctx)
+        cos, sin = ctx.once(self, pos, lambda: self.table(pos, ctx.length))
         # In float32 or better: bf16 cannot tell the angle of position 257 from that of 258.
         a, b = x[..., : self.dim].to(torch.promote_types(x.dtype, torch.float32)).chunk(2, -1)
         turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
         return turned if x.shape[-1] == self.dim else torch.cat((turned, x[..., self.dim :]), -1)
-
-    def _once(self, pos: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
-        """The table at `pos`, made once per pass: all layers turn by the same angles."""
-        if torch.compiler.is_compiling():  # the compiler shares common expressions by itself
-            return self.table(pos, ctx.length)
-        key = (id(self), id(pos))
-        if key not in ctx.memo:  # `pos` is kept with its table, so that its id stays its own
-            ctx.memo[key] = (pos, *self.table(pos, ctx.length))
-        _, cos, sin = ctx.memo[key]
-        return cos, sin
 
 
 class ALiBi(nn.Module):

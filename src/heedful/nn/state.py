@@ -5,6 +5,7 @@ One word, state, for a KV cache and for a hidden state. The model counts positio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -16,53 +17,56 @@ from heedful.nn.context import Context, Part, PartState
 SPARE_SLOTS = 16  # slots a rolling state has beyond its window: so many tokens can be guessed and taken back
 
 
-def grow_buffer(buffer: Tensor | None, new: Tensor, size: int) -> Tensor:
-    """Return what is held, (B, G, S, ·), in a buffer of `size` slots; zeros where nothing was written."""
-    grown = new.new_zeros(*new.shape[:2], size, new.shape[3])
-    if buffer is not None:
-        grown[:, :, : buffer.shape[2]] = buffer
-    return grown
-
-
-class KV:
-    """Two tensors that grow along time, (B, G, S, ·): keys and values, or a latent and its rotary key.
+class Cache:
+    """Two tensors (B, G, S, ·), which grow until they have as many `slots` as positions need, or fewer.
 
     The buffer doubles when it is full, so that n steps copy O(n) and not O(n²).
     """
+
+    slots: float = math.inf
 
     def __init__(self, capacity: int = 0) -> None:
         self.capacity = capacity
         self.k: Tensor | None = None
         self.v: Tensor | None = None
 
-    def append(self, k: Tensor, v: Tensor, past: int | Tensor) -> tuple[Tensor, Tensor]:
-        """Write after the first `past` positions and give back everything held."""
-        start = int(past)
-        end = start + k.shape[2]
-        self.k, self.v = self._grow(self.k, k, end), self._grow(self.v, v, end)
-        self.k[:, :, start:end], self.v[:, :, start:end] = k, v
-        return self.k[:, :, :end], self.v[:, :, :end]
-
-    def _grow(self, buffer: Tensor | None, new: Tensor, end: int) -> Tensor:
-        if buffer is not None and buffer.shape[2] >= end:
-            return buffer
-        return grow_buffer(
-            buffer, new, max(end, self.capacity, 2 * buffer.shape[2] if buffer is not None else 0)
-        )
-
     def fits(self, end: int) -> bool:
         """Return whether there is room for `end` positions now."""
-        return self.k is not None and self.k.shape[2] >= end
+        return self.k is not None and self.k.shape[2] >= min(end, self.slots)
+
+    def grow(self, buffer: Tensor | None, new: Tensor, end: int) -> Tensor:
+        """Return what is held in a buffer with room for `end` positions; zeros where nothing was written."""
+        size = 0 if buffer is None else buffer.shape[2]
+        if buffer is not None and size >= min(end, self.slots):
+            return buffer
+        grown = new.new_zeros(
+            *new.shape[:2], int(min(max(end, self.capacity, 2 * size), self.slots)), new.shape[3]
+        )
+        if buffer is not None:
+            grown[:, :, :size] = buffer
+        return grown
 
     def reorder(self, index: Tensor) -> None:
         if self.k is not None and self.v is not None:
             self.k, self.v = self.k[index], self.v[index]
 
+
+class KV(Cache):
+    """Two tensors that grow along time: keys and values, or a latent and its rotary key."""
+
+    def append(self, k: Tensor, v: Tensor, past: int | Tensor) -> tuple[Tensor, Tensor]:
+        """Write after the first `past` positions and give back everything held."""
+        start = int(past)
+        end = start + k.shape[2]
+        self.k, self.v = self.grow(self.k, k, end), self.grow(self.v, v, end)
+        self.k[:, :, start:end], self.v[:, :, start:end] = k, v
+        return self.k[:, :, :end], self.v[:, :, :end]
+
     def crop(self, length: int) -> None:
         """Do nothing: positions from `length` on are overwritten by the next append."""
 
 
-class SlidingKV:
+class SlidingKV(Cache):
     """The keys and values of the last `window` tokens, (B, G, S, ·): position p stands in slot p mod S.
 
     A new token takes the place of the oldest, so memory does not grow with the text; padding takes none. What
@@ -71,11 +75,9 @@ class SlidingKV:
     """
 
     def __init__(self, window: int, capacity: int = 0) -> None:
+        super().__init__(capacity)
         self.window, self.spare = window, min(window, SPARE_SLOTS)
-        self.slots = window + self.spare
-        self.capacity = min(capacity, self.slots)
-        self.k: Tensor | None = None
-        self.v: Tensor | None = None
+        self.slots: int = window + self.spare
         self.reached = 0  # the most positions there ever were, padding included
 
     def append(self, k: Tensor, v: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -110,20 +112,10 @@ class SlidingKV:
         used = min(limit, size)
         return self.k[:, :, :used], self.v[:, :, :used], *slot_positions(total, size, used)
 
-    def fits(self, end: int) -> bool:
-        """Return whether there is room for `end` positions now: always, once no more is needed."""
-        return self.k is not None and self.k.shape[2] >= min(end, self.slots)
-
-    def _grow(self, buffer: Tensor | None, new: Tensor, end: int) -> Tensor:
-        """While the text is shorter than the window, slots are positions: the buffer may still grow."""
-        if buffer is not None and buffer.shape[2] >= min(end, self.slots):
-            return buffer
-        size = max(end, self.capacity, 2 * buffer.shape[2] if buffer is not None else 0)
-        return grow_buffer(buffer, new, min(size, self.slots))
-
     def _write(self, k: Tensor, v: Tensor, ctx: Context) -> None:
         end = int(ctx.past) + k.shape[2]
-        self.k, self.v = self._grow(self.k, k, end), self._grow(self.v, v, end)
+        # While the text is shorter than the window, slots are positions: the buffer may still grow.
+        self.k, self.v = self.grow(self.k, k, end), self.grow(self.v, v, end)
         self.reached, size = max(self.reached, end), self.k.shape[2]
         if ctx.valid_new is None and len(ctx.q_pos) == 1:  # all rows write to the same slots
             slot = ctx.q_pos[0, -size:] % size
@@ -135,10 +127,6 @@ class SlidingKV:
         row, t = (late if ctx.valid_new is None else late & ctx.valid_new).nonzero(as_tuple=True)
         slot = pos[row, t] % size
         self.k[row, :, slot], self.v[row, :, slot] = k[row, :, t], v[row, :, t]
-
-    def reorder(self, index: Tensor) -> None:
-        if self.k is not None and self.v is not None:
-            self.k, self.v = self.k[index], self.v[index]
 
     def crop(self, length: int) -> None:
         """Do nothing within the spare slots: further back, what the window held is overwritten."""

@@ -359,7 +359,7 @@ class RowProgram:
             if kv.k is None or kv.v is None:  # memory is taken when it is written to
                 kv.k, kv.v = torch.zeros(2, rows, line[R.KV_HEADS], room, line[R.SIZE])
             elif kv.k.shape[2] < room:
-                kv.k, kv.v = kv._grow(kv.k, kv.k, length), kv._grow(kv.v, kv.v, length)
+                kv.k, kv.v = kv.grow(kv.k, kv.k, length), kv.grow(kv.v, kv.v, length)
 
     def cache_table(self, caches: Sequence[KV | SlidingKV]) -> np.ndarray:
         """Return where the first row of each layer's cache is, (layers, 3); refuse what no kernel reads."""

@@ -26,10 +26,14 @@ from torch import nn
 from heedful.core.errors import ConfigError
 from heedful.models.base import Seq2Seq, derived, from_zero
 from heedful.models.encoder_decoders.transformer import TransformerConfig, transformer_stacks
-from heedful.models.encoders.sparse import BIG_BIRD, layer_windows, read_windows
+from heedful.models.encoders.sparse import (
+    BIG_BIRD,
+    block_attention,
+    layer_windows,
+    read_windows,
+    windowed_attention,
+)
 from heedful.models.family import declare, descend
-from heedful.nn.attention.multi_head import Attention
-from heedful.nn.attention.sparse import BlockSparseAttention, WindowedAttention
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import ClassifyHead, LMHead, NoHead, Pooler, choose_head
@@ -48,10 +52,6 @@ class BartConfig(
     tied: bool = True
 
 
-class MBartConfig(BartConfig, vocab=250054, norm_first=True, scale_embed=True, labels=2):
-    """Norms before the parts."""
-
-
 class MarianConfig(
     BartConfig, vocab=58101, dim=512, layers=6, heads=8, context=512, act="swish", scale_embed=True,
     start_token=derived(lambda c: c.vocab - 1, minimum=0), labels=2,
@@ -68,17 +68,6 @@ class MarianConfig(
             )
 
 
-class PegasusConfig(
-    MarianConfig, vocab=96103, dim=1024, layers=16, heads=16, context=1024, act="relu", norm_first=True,
-    start_token=from_zero(0),
-):  # fmt: skip
-    """Norms before the parts, and ReLU."""
-
-
-class M2M100Config(PegasusConfig, vocab=128112, layers=12, start_token=from_zero(2)):
-    """Norms before the parts, and ReLU."""
-
-
 class LEDConfig(BartConfig, labels=2):
     source_context: int = 16384
     windows: tuple[int, ...] = derived(lambda c: (512,) * c.layers)  # of the encoder, to both sides together
@@ -87,27 +76,6 @@ class LEDConfig(BartConfig, labels=2):
     def check(self) -> None:
         super().check()
         object.__setattr__(self, "windows", layer_windows(self.windows, self.layers))
-
-
-class PLBartConfig(BartConfig, vocab=50005, dim=768, layers=6, heads=12, scale_embed=True, labels=2):
-    """The sizes of PLBART base."""
-
-
-class MvpConfig(BartConfig, vocab=50267, labels=2):
-    """MVP's vocabulary."""
-
-
-class BlenderbotConfig(
-    BartConfig, vocab=8008, dim=2560, layers=2, heads=32, context=128, norm_first=True,
-    start_token=from_zero(1), labels=2,
-):  # fmt: skip
-    """The sizes of Blenderbot 3B, but for its decoder's 24 layers."""
-
-
-class BlenderbotSmallConfig(
-    BartConfig, vocab=54944, dim=512, layers=8, context=512, start_token=from_zero(1), labels=2
-):
-    """The sizes of Blenderbot 90M."""
 
 
 class BigBirdPegasusConfig(
@@ -148,28 +116,17 @@ def bart(
 
 
 def led(c: LEDConfig) -> Seq2Seq:
-    reader = lambda i: WindowedAttention(
-        c.dim, c.heads, reach=c.windows[i] // 2, first=c.first, dropout=c.dropout
-    )
-    return bart(c, (Learned(c.source_context, c.dim), Learned(c.context, c.dim)), reader)
+    positions = (Learned(c.source_context, c.dim), Learned(c.context, c.dim))
+    return bart(c, positions, partial(windowed_attention, c))
 
 
-def blenderbot_small(c: BlenderbotSmallConfig) -> Seq2Seq:
+def blenderbot_small(c: BartConfig) -> Seq2Seq:
     """The target's norm comes before its positions are added, and its tokens are not scaled."""
     model = bart(c, offset=0)
     assert model.target_embed is not None
     model.target_embed.widen, model.target_embed.norm = LayerNorm(c.dim), None
     model.target_embed.scale = 1.0
     return model
-
-
-def bigbird_pegasus(c: BigBirdPegasusConfig) -> Seq2Seq:
-    options: dict[str, Any] = {"bias": c.bias, "dropout": c.dropout}
-    sparse = lambda i: BlockSparseAttention(
-        c.dim, c.heads, block=c.block, random=c.random, layer=i, **options
-    )
-    reader = sparse if c.sparse else lambda i: Attention(c.dim, c.heads, **options)
-    return bart(c, reader=reader, offset=0, embed_norm=False)
 
 
 def marian(c: MarianConfig, positions: Sinusoidal | None = None, shift: bool = True) -> Seq2Seq:
@@ -181,7 +138,7 @@ def marian(c: MarianConfig, positions: Sinusoidal | None = None, shift: bool = T
     return Seq2Seq(source, *stacks, head, target_embed=target, start_token=c.start_token)
 
 
-def m2m_100(c: M2M100Config) -> Seq2Seq:
+def m2m_100(c: MarianConfig) -> Seq2Seq:
     """The frequencies of fairseq's sines end at 1/10000, where others end just before."""
     half = c.dim // 2
     sines = Sinusoidal(c.dim, 10000.0 ** (half / (half - 1)), layout="halves", offset=2)
@@ -284,25 +241,31 @@ LED = descend(
 )  # fmt: skip
 
 MBART = descend(
-    BART, "mbart", MBartConfig, presets={"mbart-large-50": {}}, require={},
+    BART, "mbart", sizes=dict(vocab=250054, norm_first=True, scale_embed=True, labels=2),
+    presets={"mbart-large-50": {}}, require={},
     heads={kind: f"M{name}" for kind, name in BART.heads.items()},
     absent={"vocab_size": 50265, "scale_embedding": False},
     paper="Liu et al. 2020, arXiv 2001.08210",
 )  # fmt: skip
 
 PLBART = descend(
-    BART, "plbart", PLBartConfig, presets={"plbart-base": {}}, require={},
+    BART, "plbart", presets={"plbart-base": {}}, require={},
+    sizes=dict(vocab=50005, dim=768, layers=6, heads=12, scale_embed=True, labels=2),
     heads={kind: name.replace("Bart", "PLBart") for kind, name in BART.heads.items()},
     paper="Ahmad et al. 2021, arXiv 2103.06333",
 )  # fmt: skip
 MVP = descend(
-    BART, "mvp", MvpConfig, presets={"mvp": {}}, require={"use_prompt": (False,)},
+    BART, "mvp", sizes=dict(vocab=50267, labels=2), presets={"mvp": {}}, require={"use_prompt": (False,)},
     heads={kind: name.replace("Bart", "Mvp") for kind, name in BART.heads.items()},
     paper="Tang et al. 2023, arXiv 2206.12131",
 )  # fmt: skip
 
 BLENDERBOT = descend(
-    BART, "blenderbot", BlenderbotConfig, build=partial(bart, offset=0, embed_norm=False), require={},
+    BART, "blenderbot", build=partial(bart, offset=0, embed_norm=False), require={},
+    sizes=dict(
+        vocab=8008, dim=2560, layers=2, heads=32, context=128, norm_first=True, start_token=from_zero(1),
+        labels=2,
+    ),
     presets={
         "blenderbot-400m-distill": dict(dim=1280, decoder_layers=12, scale_embed=True),
         "blenderbot-3b": dict(decoder_layers=24, scale_embed=True),
@@ -313,7 +276,8 @@ BLENDERBOT = descend(
     paper="Roller et al. 2021, arXiv 2004.13637",
 )  # fmt: skip
 BLENDERBOT_SMALL = descend(
-    BART, "blenderbot-small", BlenderbotSmallConfig, build=blenderbot_small, require={},
+    BART, "blenderbot-small", build=blenderbot_small, require={},
+    sizes=dict(vocab=54944, dim=512, layers=8, context=512, start_token=from_zero(1), labels=2),
     names=lambda c: [("model.decoder.layernorm_embedding", "target_embed.widen"), *BART.rows(c)],
     presets={"blenderbot-90m": dict(scale_embed=True)}, model_types=("blenderbot-small",),
     heads={"lm": "BlenderbotSmallForConditionalGeneration", "none": "BlenderbotSmallModel"},
@@ -322,7 +286,8 @@ BLENDERBOT_SMALL = descend(
 )  # fmt: skip
 
 BIGBIRD_PEGASUS = descend(
-    BART, "bigbird-pegasus", BigBirdPegasusConfig, build=bigbird_pegasus, without=("sparse",),
+    BART, "bigbird-pegasus", BigBirdPegasusConfig, without=("sparse",),
+    build=lambda c: bart(c, reader=partial(block_attention, c), offset=0, embed_norm=False),
     names=lambda c: [
         ("model.encoder.layers.*.self_attn.self.{query,key,value}", "encoder.*.attn.{q,k,v}"),
         ("model.encoder.layers.*.self_attn.output", "encoder.*.attn.o"),
@@ -361,7 +326,11 @@ MARIAN = descend(
 )  # fmt: skip
 
 PEGASUS = descend(
-    MARIAN, "pegasus", PegasusConfig, keys={"vocab_size": "vocab"}, without=("source_vocab", "shared"),
+    MARIAN, "pegasus", sizes=dict(
+        vocab=96103, dim=1024, layers=16, heads=16, context=1024, act="relu", norm_first=True,
+        start_token=from_zero(0),
+    ),
+    keys={"vocab_size": "vocab"}, without=("source_vocab", "shared"),
     presets={"pegasus-large": {}}, objective="denoise", require={"tie_word_embeddings": (True,)},
     heads={"lm": "PegasusForConditionalGeneration", "none": "PegasusModel"}, read=None, write=None, reads={},
     absent={
@@ -372,8 +341,8 @@ PEGASUS = descend(
 )  # fmt: skip
 
 M2M_100 = descend(
-    PEGASUS, "m2m100", M2M100Config, build=m2m_100, objective="translate",
-    model_types=("m2m_100",),
+    PEGASUS, "m2m100", sizes=dict(vocab=128112, layers=12, start_token=from_zero(2)), build=m2m_100,
+    objective="translate", model_types=("m2m_100",),
     presets={
         "m2m100-418m": {}, "nllb-200-distilled-600m": dict(vocab=256206),
         "nllb-200-3.3b": dict(vocab=256206, dim=2048, layers=24, hidden=8192),

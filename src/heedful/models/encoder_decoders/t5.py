@@ -59,13 +59,6 @@ class T5Config(PlainConfig, vocab=32128, dim=512, heads=8, act="relu", norm_eps=
             )
 
 
-class MT5Config(
-    T5Config, vocab=250112, layers=8, heads=6, head_dim=64, hidden=1024, act="gelu_new", gated=True,
-    tied=False, scale_logits=False,
-):  # fmt: skip
-    """The sizes of mT5 small."""
-
-
 class SwitchConfig(T5Config, dim=768, layers=12, heads=12, head_dim=64):
     experts: int = 8
     capacity: int = 64  # tokens of a text that an expert of the encoder takes
@@ -213,13 +206,17 @@ T5 = declare(
 )  # fmt: skip
 
 MT5 = descend(
-    T5, "mt5", MT5Config, presets={"mt5-small": {}}, tiny=dict(decoder_layers=1, heads=3, head_dim=8),
+    T5, "mt5", presets={"mt5-small": {}}, tiny=dict(decoder_layers=1, heads=3, head_dim=8),
+    sizes=dict(
+        vocab=250112, layers=8, heads=6, head_dim=64, hidden=1024, act="gelu_new", gated=True, tied=False,
+        scale_logits=False,
+    ),
     absent={"feed_forward_proj": "gated-gelu"}, paper="Xue et al. 2021, arXiv 2010.11934",
     heads={"lm": "MT5ForConditionalGeneration", "none": "MT5EncoderModel"},
 )  # fmt: skip
 
 UMT5 = descend(
-    MT5, "umt5", MT5Config, build=partial(t5, own_bias=True), presets={"umt5-small": dict(vocab=256384)},
+    MT5, "umt5", build=partial(t5, own_bias=True), presets={"umt5-small": dict(vocab=256384)},
     absent=MT5.absent, paper="Chung et al. 2023, arXiv 2304.09151",
     heads={"lm": "UMT5ForConditionalGeneration", "none": "UMT5EncoderModel"},
 )  # fmt: skip

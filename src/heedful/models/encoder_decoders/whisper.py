@@ -22,14 +22,11 @@ from heedful.core.errors import NotFound, nearest
 from heedful.core.sound import SoundProcessor
 from heedful.models.base import MediaSeq2Seq, State, derived
 from heedful.models.encoder_decoders.bart import BART, STACK_NAMES
-from heedful.models.encoder_decoders.transformer import TransformerConfig
+from heedful.models.encoder_decoders.transformer import TransformerConfig, transformer_stacks
 from heedful.models.family import descend
 from heedful.nn.attention.multi_head import Attention, CrossAttention
-from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding, SoundEmbedding
-from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import LMHead, NoHead, choose_head
-from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
 from heedful.weights.names import Row
 from heedful.weights.ops import Reshape
@@ -37,7 +34,8 @@ from heedful.weights.ops import Reshape
 
 class WhisperConfig(
     TransformerConfig, vocab=51865, dim=384, layers=4, heads=derived(lambda c: max(c.dim // 64, 1)),
-    act="gelu", dropout=0.0, start_token=derived(lambda c: min(50258, c.vocab - 1), minimum=0),
+    act="gelu", norm_first=True, dropout=0.0,
+    start_token=derived(lambda c: min(50258, c.vocab - 1), minimum=0),
 ):  # fmt: skip
     bands: int = 80  # of frequencies
     source_context: int = 1500  # vectors of a sound, each of two frames
@@ -81,30 +79,13 @@ def whisper(c: WhisperConfig) -> Whisper:
     embed = SoundEmbedding(c.bands, c.source_context, c.dim, dropout=c.dropout)
     target = Embedding(c.vocab, c.dim, position=Learned(c.context, c.dim), dropout=c.dropout)
     head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=True), none=NoHead)
-    cross = lambda: without_key_bias(CrossAttention(c.dim, c.decoder_heads, bias=True, dropout=c.dropout))
-    encoder = whisper_stack(c, c.layers, c.heads, c.hidden)
-    decoder = whisper_stack(c, c.decoder_layers, c.decoder_heads, c.decoder_hidden, cross)
-    model = Whisper(embed, encoder, decoder, head, target_embed=target, start_token=c.start_token)
+    stacks = transformer_stacks(c)
+    for part in (part for stack in stacks for part in stack.modules()):
+        if isinstance(part, Attention | CrossAttention):  # a bias of keys would add the same to all scores
+            part.k = nn.Linear(part.k.in_features, part.k.out_features, bias=False)
+    model = Whisper(embed, *stacks, head, target_embed=target, start_token=c.start_token)
     model.sound_processor = SoundProcessor(c.bands, 2 * c.source_context)
     return model
-
-
-def without_key_bias(part: Any) -> Any:
-    """The part whose keys have no bias: it would add the same to all scores of a row."""
-    part.k = nn.Linear(part.k.in_features, part.k.out_features, bias=False)
-    return part
-
-
-def whisper_stack(c: WhisperConfig, layers: int, heads: int, hidden: int, cross: Any = None) -> Stack:
-    """Layers of self-attention, cross-attention in a decoder, and a feed-forward network."""
-
-    def block() -> Block:
-        parts = {"attn": without_key_bias(Attention(c.dim, heads, bias=True, dropout=c.dropout))}
-        parts |= {} if cross is None else {"cross": cross()}
-        ffn = MLP(c.dim, hidden, activation(c.act))
-        return Block(lambda: LayerNorm(c.dim), "pre", c.dropout, **parts, ffn=ffn)
-
-    return Stack([block() for _ in range(layers)], LayerNorm(c.dim))
 
 
 def whisper_names(c: WhisperConfig) -> list[Row]:

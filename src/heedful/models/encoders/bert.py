@@ -20,21 +20,25 @@ from torch import nn
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived, from_zero
-from heedful.models.family import PlainConfig, declare, descend, published_heads
+from heedful.models.family import PlainConfig, declare, descend, gguf_keys, published_heads
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
-from heedful.nn.ffn import MLP, activation
+from heedful.nn.ffn import MLP, Activation, activation
 from heedful.nn.head import (
+    ClassifyHead,
     DecoderMLMHead,
     Head,
     MLMHead,
     NextHead,
+    NoHead,
     Pooler,
     PretrainHead,
+    SpanHead,
+    TagHead,
+    Transform,
     choose_head,
-    encoder_heads,
 )
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned, Rotary
@@ -96,48 +100,54 @@ def bert_encoder(
     return LM(embed, stack, head, causal=vars(c).get("causal", False))
 
 
-def mlm_head(c: Any) -> MLMHead:
-    return MLMHead(
-        c.dim, c.vocab, activation(c.act), table_dim=vars(c).get("table_dim"), eps=c.norm_eps, tied=c.tied,
-        spare=not c.tied,
+def mlm_head(c: Any, kind: type[MLMHead] = MLMHead, act: Activation | None = None) -> MLMHead:
+    """The head of masked words; of `kind` DecoderMLMHead the same for the next word."""
+    return kind(
+        c.dim, c.vocab, act or activation(c.act), table_dim=vars(c).get("table_dim"), eps=c.norm_eps,
+        tied=c.tied, spare=not c.tied,
     )  # fmt: skip
 
 
-def word_head(c: BertConfig) -> DecoderMLMHead:
-    """The head of masked words, as a decoder has it."""
-    return DecoderMLMHead(c.dim, c.vocab, activation(c.act), eps=c.norm_eps, tied=c.tied, spare=not c.tied)
+def encoder_head(
+    c: Any, pool: Callable[[], nn.Module], *, transform: Callable[[], Transform | None] = lambda: None,
+    **own: Callable[[], Head],
+) -> Head:  # fmt: skip
+    """The head that the config asks for: masked words, a class for what `pool` gives, a tag per token, a
+    span, none, or one of the family's `own`.
+    """
+    makers: dict[str, Callable[[], Head]] = {
+        "mlm": lambda: mlm_head(c),
+        "classify": lambda: ClassifyHead(pool(), c.dim, c.labels, dropout=c.dropout),
+        "tag": lambda: TagHead(c.dim, c.labels, dropout=c.dropout, transform=transform()),
+        "span": lambda: SpanHead(c.dim, transform=transform()),
+        "none": NoHead,
+    }
+    return choose_head(c.head, **makers | own)
+
+
+def pretrain_head(c: Any) -> PretrainHead:
+    """Masked words, and the order of two sentences."""
+    return PretrainHead(mlm_head(c), NextHead(Pooler(c.dim), c.dim))
 
 
 def bert(c: BertConfig, **encoder: Any) -> LM:
     pool = lambda: Pooler(c.dim)
-    head = choose_head(
-        c.head,
-        pretrain=lambda: PretrainHead(mlm_head(c), NextHead(pool(), c.dim)),
-        mlm=lambda: mlm_head(c),
-        lm=lambda: word_head(c),
-        next=lambda: NextHead(pool(), c.dim),
-        **encoder_heads(c.dim, c.labels, pool, c.dropout),
-    )
+    head = encoder_head(
+        c, pool, pretrain=lambda: pretrain_head(c), next=lambda: NextHead(pool(), c.dim),
+        lm=lambda: mlm_head(c, DecoderMLMHead),
+    )  # fmt: skip
     return bert_encoder(c, head, **encoder)
 
 
 def roberta_head(c: RobertaConfig) -> Head:
     pool = lambda: Pooler(c.dim, dropout=c.dropout)
-    return choose_head(
-        c.head,
-        mlm=lambda: MLMHead(c.dim, c.vocab, F.gelu, eps=c.norm_eps, tied=c.tied, spare=not c.tied),
-        lm=lambda: DecoderMLMHead(c.dim, c.vocab, F.gelu, eps=c.norm_eps, tied=c.tied, spare=not c.tied),
-        **encoder_heads(c.dim, c.labels, pool, c.dropout),
-    )
+    words = lambda kind: lambda: mlm_head(c, kind, F.gelu)
+    return encoder_head(c, pool, mlm=words(MLMHead), lm=words(DecoderMLMHead))
 
 
 def distilbert(c: DistilBertConfig) -> LM:
-    head = choose_head(
-        c.head,
-        mlm=lambda: MLMHead(c.dim, c.vocab, activation(c.act), eps=c.norm_eps, tied=c.tied),
-        **encoder_heads(c.dim, c.labels, lambda: Pooler(c.dim, F.relu), c.dropout),
-    )
-    return bert_encoder(c, head)
+    words = lambda: MLMHead(c.dim, c.vocab, activation(c.act), eps=c.norm_eps, tied=c.tied)
+    return bert_encoder(c, encoder_head(c, lambda: Pooler(c.dim, F.relu), mlm=words))
 
 
 def backbone_names(stem: str) -> list[Row]:
@@ -270,15 +280,11 @@ BERT = declare(
     require=DECODER_REQUIRE, infer=infer_bert, paper="Devlin et al. 2019, arXiv 1810.04805", gguf="bert",
     gguf_names=BERT_GGUF_NAMES, gguf_head="none", gguf_read=lambda source: {"pooler": False},
     gguf_write=lambda c: {"bert.attention.causal": False},
-    gguf_keys={
-        "bert.context_length": "context", "bert.embedding_length": "dim", "bert.block_count": "layers",
-        "bert.feed_forward_length": "hidden", "bert.attention.head_count": "heads",
-        "bert.attention.layer_norm_epsilon": "norm_eps", "tokenizer.ggml.token_type_count": "types",
-    },
+    gguf_keys=gguf_keys("bert", BertConfig) | {"tokenizer.ggml.token_type_count": "types"},
 )  # fmt: skip
 
 ERNIE = descend(
-    BERT, "ernie", BertConfig, names=partial(bert_names, stem="ernie"), prefix="ernie",
+    BERT, "ernie", names=partial(bert_names, stem="ernie"), prefix="ernie",
     presets={"ernie-2.0-base": dict(head="none"), "ernie-2.0-large": dict(**LARGE, head="none")},
     heads={kind: name.replace("Bert", "Ernie") for kind, name in BERT.heads.items()}
     | {"lm": "ErnieForCausalLM"},
@@ -299,7 +305,7 @@ ROBERTA = declare(
 )  # fmt: skip
 
 XLM_ROBERTA = descend(
-    ROBERTA, "xlm-roberta", RobertaConfig, model_types=("xlm-roberta",),
+    ROBERTA, "xlm-roberta", model_types=("xlm-roberta",),
     presets={"xlm-roberta-base": dict(vocab=250002, pooler=True)},
     heads=published_heads("XLMRoberta", words="mlm"),
     absent={**ROBERTA.absent, "vocab_size": 30522},
@@ -307,7 +313,7 @@ XLM_ROBERTA = descend(
 )  # fmt: skip
 
 CAMEMBERT = descend(
-    XLM_ROBERTA, "camembert", RobertaConfig, presets={"camembert-base": dict(vocab=32005, pooler=True)},
+    XLM_ROBERTA, "camembert", presets={"camembert-base": dict(vocab=32005, pooler=True)},
     heads=published_heads("Camembert", words="mlm"), absent=XLM_ROBERTA.absent,
     paper="Martin et al. 2020, arXiv 1911.03894",
 )  # fmt: skip

@@ -19,7 +19,6 @@ From BERT to generation:         a decoder, or an encoder for one   no token typ
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from torch import nn
 
@@ -34,18 +33,15 @@ from heedful.models.encoders.bert import (
     bert,
     bert_encoder,
     bert_names,
+    encoder_head,
     qkv_names,
     roberta_head,
     roberta_head_names,
 )
 from heedful.models.family import descend, published_heads
 from heedful.nn.ffn import activation
-from heedful.nn.head import LMHead, MLMHead, NoHead, Pooler, choose_head, encoder_heads
+from heedful.nn.head import LMHead, MLMHead, NoHead, Pooler, choose_head
 from heedful.weights.names import Row
-
-
-class MegatronBertConfig(BertConfig, vocab=29056, dim=1024, layers=24, heads=16):
-    """The sizes of Megatron-BERT 345M."""
 
 
 class RemBertConfig(
@@ -60,8 +56,9 @@ def rembert(c: RemBertConfig) -> LM:
     words = lambda: MLMHead(
         c.dim, c.vocab, activation(c.act), table_dim=c.out_dim, eps=c.norm_eps, tied=False
     )
-    head = choose_head(c.head, mlm=words, **encoder_heads(c.dim, c.labels, lambda: Pooler(c.dim), c.dropout))
-    return bert_encoder(c, head, project=nn.Linear(c.table_dim, c.dim))
+    return bert_encoder(
+        c, encoder_head(c, lambda: Pooler(c.dim), mlm=words), project=nn.Linear(c.table_dim, c.dim)
+    )
 
 
 def pre_norm_names(c: BertConfig) -> list[Row]:
@@ -94,18 +91,7 @@ def rembert_names(c: RemBertConfig) -> list[Row]:
     return [*own, *backbone_names("rembert"), qkv_names("rembert")]
 
 
-class XLMRobertaXLConfig(RobertaConfig, vocab=250880, dim=2560, layers=36, heads=32):
-    """The sizes of XLM-R XL."""
-
-
-class BertGenerationConfig(
-    RobertaConfig, vocab=50358, dim=1024, layers=24, heads=16, offset=from_zero(0), types=from_zero(0),
-    norm_eps=1e-12, head="lm", pooler=False,
-):  # fmt: skip
-    """The sizes of BERT for generation, large."""
-
-
-def bert_generation(c: BertGenerationConfig) -> LM:
+def bert_generation(c: RobertaConfig) -> LM:
     words = lambda: LMHead(c.dim, c.vocab, tied=c.tied, bias=True)
     return bert_encoder(c, choose_head(c.head, lm=words, none=NoHead))
 
@@ -119,22 +105,20 @@ def xlm_roberta_xl_names(c: RobertaConfig) -> list[Row]:
     return [*own, *ROBERTA.rows(c)]
 
 
-OWN: dict[str, Any] = dict(gguf_names=(), gguf_head="lm")
-
 MEGATRON_BERT = descend(
-    BERT, "megatron-bert", MegatronBertConfig, build=partial(bert, order="pre", embed_norm=False),
+    BERT, "megatron-bert", sizes=dict(**LARGE, vocab=29056),
+    build=partial(bert, order="pre", embed_norm=False),
     names=pre_norm_names, presets={"megatron-bert-cased-345m": {}}, without=("pooler",),
     model_types=("megatron-bert",),
     heads={kind: f"Megatron{name}" for kind, name in BERT.heads.items()} | {"lm": "MegatronBertForCausalLM"},
-    paper="Shoeybi et al. 2019, arXiv 1909.08053", **OWN,
+    paper="Shoeybi et al. 2019, arXiv 1909.08053",
 )  # fmt: skip
 
 ROBERTA_PRE_NORM = descend(
-    ROBERTA, "roberta-prelayernorm", RobertaConfig, names=pre_norm_roberta_names, prefix=PRE_NORM_STEM,
+    ROBERTA, "roberta-prelayernorm", names=pre_norm_roberta_names, prefix=PRE_NORM_STEM,
     build=lambda c: bert_encoder(c, roberta_head(c), order="pre"), model_types=("roberta-prelayernorm",),
     presets={"efficient-mlm-m0.40": LARGE}, absent=ROBERTA.absent,
     heads={kind: name.replace("Roberta", "RobertaPreLayerNorm") for kind, name in ROBERTA.heads.items()},
-    copies={theirs: ours.replace("roberta.", f"{PRE_NORM_STEM}.") for theirs, ours in ROBERTA.copies.items()},
     paper="Wettig et al. 2023, arXiv 2202.08005",
 )  # fmt: skip
 
@@ -142,13 +126,13 @@ REMBERT = descend(
     BERT, "rembert", RemBertConfig, build=rembert, names=rembert_names, prefix="rembert", objective="masked",
     keys={"input_embedding_size": "table_dim", "output_embedding_size": "out_dim"},
     without=("pooler", "causal", "tied"), presets={"rembert": {}}, tiny=dict(table_dim=16, out_dim=24),
-    heads=published_heads("RemBert", words="mlm"), infer=None, copies={},
+    heads=published_heads("RemBert", words="mlm"), infer=None,
     require={"is_decoder": (False,), "add_cross_attention": (False,)},
-    paper="Chung et al. 2021, arXiv 2010.12821", **OWN,
+    paper="Chung et al. 2021, arXiv 2010.12821",
 )  # fmt: skip
 
 DATA2VEC_TEXT = descend(
-    ROBERTA, "data2vec-text", RobertaConfig, prefix="data2vec_text", model_types=("data2vec-text",),
+    ROBERTA, "data2vec-text", prefix="data2vec_text", model_types=("data2vec-text",),
     names=lambda c: [
         *backbone_names("data2vec_text"), qkv_names("data2vec_text"), *roberta_head_names(c)
     ],
@@ -158,7 +142,8 @@ DATA2VEC_TEXT = descend(
 )  # fmt: skip
 
 XLM_ROBERTA_XL = descend(
-    ROBERTA, "xlm-roberta-xl", XLMRobertaXLConfig, names=xlm_roberta_xl_names,
+    ROBERTA, "xlm-roberta-xl", names=xlm_roberta_xl_names,
+    sizes=dict(vocab=250880, dim=2560, layers=36, heads=32),
     build=lambda c: bert_encoder(c, roberta_head(c), order="pre", embed_norm=False),
     presets={"xlm-roberta-xl": {}, "xlm-roberta-xxl": dict(dim=4096, layers=48)},
     model_types=("xlm-roberta-xl",), absent={"max_position_embeddings": 514},
@@ -167,12 +152,15 @@ XLM_ROBERTA_XL = descend(
 )  # fmt: skip
 
 BERT_GENERATION = descend(
-    BERT, "bert-generation", BertGenerationConfig, build=bert_generation,
+    BERT, "bert-generation", RobertaConfig, build=bert_generation,
+    sizes=dict(
+        **LARGE, vocab=50358, offset=from_zero(0), types=from_zero(0), norm_eps=1e-12, head="lm", pooler=False
+    ),
     names=[*backbone_names("bert"), qkv_names("bert"), ("lm_head.decoder", "head.out")],
     presets={"bert-for-seq-generation": {}}, without=("types", "offset", "pooler", "tied"),
     require={"tie_word_embeddings": (True,), "add_cross_attention": (False,)}, absent={"is_decoder": False},
     objective="next_token", model_types=("bert-generation",), infer=None,
     copies={"lm_head.bias": "lm_head.decoder.bias"},
     heads={"lm": "BertGenerationDecoder", "none": "BertGenerationEncoder"},
-    paper="Rothe et al. 2020, arXiv 1907.12461", **OWN,
+    paper="Rothe et al. 2020, arXiv 1907.12461",
 )  # fmt: skip

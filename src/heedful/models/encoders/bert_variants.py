@@ -33,24 +33,17 @@ from heedful.models.encoders.bert import (
     RobertaConfig,
     backbone_names,
     bert_encoder,
+    encoder_head,
     infer_bert,
-    mlm_head,
     out_names,
+    pretrain_head,
     qkv_names,
     roberta_head,
     roberta_head_names,
 )
 from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.nn.ffn import activation
-from heedful.nn.head import (
-    DetectHead,
-    MLMHead,
-    NextHead,
-    Pooler,
-    PretrainHead,
-    choose_head,
-    encoder_heads,
-)
+from heedful.nn.head import DetectHead, MLMHead, Pooler
 from heedful.nn.position import BucketBias
 from heedful.weights.names import Row
 
@@ -72,13 +65,7 @@ class AlbertConfig(PlainConfig, vocab=30000, act="gelu_new", norm_eps=1e-12, dro
 
 
 def albert(c: AlbertConfig) -> LM:
-    pool = lambda: Pooler(c.dim)
-    head = choose_head(
-        c.head,
-        pretrain=lambda: PretrainHead(mlm_head(c), NextHead(pool(), c.dim)),
-        mlm=lambda: mlm_head(c),
-        **encoder_heads(c.dim, c.labels, pool, c.dropout),
-    )
+    head = encoder_head(c, lambda: Pooler(c.dim), pretrain=lambda: pretrain_head(c))
     # Layer i belongs to group i·groups/layers; a layer is all blocks of its group in turn.
     depth = [i * c.groups // c.layers * c.inner + j for i in range(c.layers) for j in range(c.inner)]
     return bert_encoder(c, head, project=nn.Linear(c.table_dim, c.dim), depth=depth)
@@ -130,13 +117,10 @@ class ElectraConfig(PlainConfig, vocab=30522, dim=256, heads=4, norm_eps=1e-12, 
 
 
 def electra(c: ElectraConfig) -> LM:
-    pool = lambda: Pooler(c.dim, F.gelu, c.dropout)
-    head = choose_head(
-        c.head,
-        detect=lambda: DetectHead(c.dim, activation(c.act)),
+    head = encoder_head(
+        c, lambda: Pooler(c.dim, F.gelu, c.dropout), detect=lambda: DetectHead(c.dim, activation(c.act)),
         mlm=lambda: MLMHead(c.dim, c.vocab, F.gelu, table_dim=c.table_dim, eps=c.norm_eps, tied=c.tied),
-        **encoder_heads(c.dim, c.labels, pool, c.dropout),
-    )
+    )  # fmt: skip
     project = nn.Linear(c.table_dim, c.dim) if c.table_dim != c.dim else None
     return bert_encoder(c, head, project=project)
 
@@ -158,7 +142,6 @@ ELECTRA = declare(
     keys={**KEYS, "embedding_size": "table_dim"}, presets={"electra-small": {}}, tiny=dict(table_dim=16),
     objective="replaced", prefix="electra",
     heads={"detect": "ElectraForPreTraining"} | published_heads("Electra", words="mlm"), require=REQUIRE,
-
     paper="Clark et al. 2020, arXiv 2003.10555",
 )  # fmt: skip
 

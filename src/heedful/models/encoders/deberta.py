@@ -15,13 +15,13 @@ from torch import nn
 from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived, from_zero
-from heedful.models.encoders.bert import KEYS, backbone_names, bert_encoder, mlm_head, out_names
-from heedful.models.family import PlainConfig, declare, published_heads
+from heedful.models.encoders.bert import KEYS, backbone_names, bert_encoder, encoder_head, out_names
+from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.nn.attention.disentangled import TERMS, ConvBlock, DisentangledAttention, Distances, Neighbours
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import Head, Pooler, choose_head, encoder_heads
+from heedful.nn.head import Head, Pooler
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
 from heedful.weights.names import Row
@@ -76,9 +76,7 @@ def deberta_embedding(c: DebertaConfig) -> Embedding:
 
 
 def deberta_head(c: DebertaConfig) -> Head:
-    pool = lambda: Pooler(c.dim, activation(c.pool_act))
-    heads = encoder_heads(c.dim, c.labels, pool, c.dropout)
-    return choose_head(c.head, mlm=lambda: mlm_head(c), **heads)
+    return encoder_head(c, lambda: Pooler(c.dim, activation(c.pool_act)))
 
 
 def deberta(c: DebertaConfig) -> LM:
@@ -145,11 +143,6 @@ DEBERTA_KEYS = {
     "relative_attention": "relative", "pooler_hidden_act": "pool_act", "legacy": "legacy",
 }  # fmt: skip
 
-DEBERTA_V2_KEYS = {
-    **DEBERTA_KEYS, "share_att_key": "shared", "conv_kernel_size": "conv", "conv_groups": "conv_groups",
-    "conv_act": "conv_act",
-}  # fmt: skip
-
 ABSENT = {"position_biased_input": True, "relative_attention": False, "legacy": True}
 ABSENT_V2 = {
     **ABSENT, "share_att_key": False, "conv_kernel_size": 0, "hidden_size": 1536, "num_hidden_layers": 24,
@@ -200,10 +193,13 @@ DEBERTA = declare(
     absent=ABSENT, drop=DROP, reads=READS, paper="He et al. 2021, arXiv 2006.03654",
 )  # fmt: skip
 
-DEBERTA_V2 = declare(
-    "deberta-v2", DebertaV2Config, deberta_v2, names=deberta_v2_names, keys=DEBERTA_V2_KEYS,
-    presets={"deberta-v3-base": {}}, tiny=dict(buckets=8, conv=3), objective="masked", prefix="deberta",
-    model_types=("deberta-v2",), heads=published_heads("DebertaV2", words="mlm"), read=read_deberta_v2,
-    write=write_deberta_v2, infer=infer_deberta, absent=ABSENT_V2, drop=DROP, reads=READS,
+DEBERTA_V2 = descend(
+    DEBERTA, "deberta-v2", DebertaV2Config, build=deberta_v2, names=deberta_v2_names,
+    keys=dict(
+        share_att_key="shared", conv_kernel_size="conv", conv_groups="conv_groups", conv_act="conv_act"
+    ),
+    presets={"deberta-v3-base": {}}, tiny=dict(far=64, buckets=8, conv=3), model_types=("deberta-v2",),
+    heads=published_heads("DebertaV2", words="mlm"), require={}, read=read_deberta_v2,
+    write=write_deberta_v2, absent=ABSENT_V2,
     paper="He et al. 2023, arXiv 2111.09543",
 )  # fmt: skip

@@ -42,12 +42,13 @@ from heedful.models.encoders.bert import (
     BertConfig,
     backbone_names,
     bert_encoder,
-    mlm_head,
+    encoder_head,
     out_names,
     qkv_names,
 )
 from heedful.models.family import (
     PlainConfig,
+    check_layers,
     declare,
     descend,
     gguf_keys,
@@ -70,7 +71,6 @@ from heedful.nn.head import (
     TagHead,
     Transform,
     choose_head,
-    encoder_heads,
 )
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Rotary, Scaling
@@ -79,18 +79,12 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Fused, Pairs
 
 
-class RoFormerConfig(BertConfig, vocab=50000, context=1536, head="mlm", pooler=False):
-    """The sizes of the Chinese base model."""
-
-
-def roformer(c: RoFormerConfig) -> LM:
+def roformer(c: BertConfig) -> LM:
     pool = lambda: Pooler(c.dim, activation(c.act), dropout=c.dropout)
-    heads = encoder_heads(c.dim, c.labels, pool, c.dropout)
-    head = choose_head(c.head, mlm=lambda: mlm_head(c), **heads)
-    return bert_encoder(c, head, rotary=Rotary(head_size(c.dim, c.heads)))
+    return bert_encoder(c, encoder_head(c, pool), rotary=Rotary(head_size(c.dim, c.heads)))
 
 
-def roformer_names(c: RoFormerConfig) -> list[Row]:
+def roformer_names(c: BertConfig) -> list[Row]:
     """Published rotary pairs stand side by side."""
     theirs, pairs = "roformer.encoder.layer.*.attention.self", Pairs(c.heads)
     return [
@@ -115,7 +109,8 @@ def read_roformer(hf_config: dict[str, Any]) -> dict[str, Any]:
 
 
 ROFORMER = descend(
-    BERT, "roformer", RoFormerConfig, build=roformer, names=roformer_names, prefix="roformer",
+    BERT, "roformer", build=roformer,
+    sizes=dict(vocab=50000, context=1536, head="mlm", pooler=False), names=roformer_names, prefix="roformer",
     presets={"roformer-chinese-base": {}}, objective="masked", heads=published_heads("RoFormer", words="mlm"),
     require={"rotary_value": (False,), "is_decoder": (False,), "add_cross_attention": (False,)},
     read=read_roformer, reads={"embedding_size": "int"}, write=lambda c: {"embedding_size": c.dim},
@@ -136,8 +131,7 @@ class NomicBertConfig(PlainConfig, vocab=30528, act="silu", norm_eps=1e-12, drop
 def nomic_bert(c: NomicBertConfig) -> LM:
     rotary = Rotary(c.head_dim, c.rope_base, c.rope_scaling)
     attn = lambda i: Attention(c.dim, c.heads, head_dim=c.head_dim, rotary=rotary, dropout=c.dropout)
-    heads = encoder_heads(c.dim, c.labels, lambda: Pooler(c.dim), c.dropout)
-    head = choose_head(c.head, mlm=lambda: mlm_head(c), **heads)
+    head = encoder_head(c, lambda: Pooler(c.dim))
     ffn = lambda: GatedMLP(c.dim, c.hidden, activation(c.act))
     return bert_encoder(c, head, rotary=rotary, attn=attn, ffn=ffn)
 
@@ -220,14 +214,8 @@ class ModernBertConfig(
     pooling: str = "first"  # which vector is classified: of the first token, or the mean
 
     def check(self) -> None:
-        wrong = [i for i in self.local if not 0 <= i < self.layers]
-        if wrong:
-            raise ConfigError(f"local has {wrong[0]}", hint=f"layers are 0 … {self.layers - 1}")
+        check_layers(self, "local")
         check_choice("pooling", self.pooling, ("first", "mean"), ConfigError)
-
-
-class ModernBertDecoderConfig(ModernBertConfig, head="lm"):
-    """ModernBERT's sizes, whose window lies on one side."""
 
 
 def modernbert(c: ModernBertConfig, causal: bool = False) -> LM:
@@ -255,14 +243,11 @@ def modernbert_head(c: ModernBertConfig) -> Head:
     """Every head begins with norm(act(dense x)), of all tokens or of the one vector that it classifies."""
     norm, act = lambda: LayerNorm(c.dim, c.norm_eps, bias=c.norm_bias), activation(c.head_act)
     mlm: dict[str, Any] = dict(eps=c.norm_eps, tied=c.tied, norm_bias=c.norm_bias, out_bias=c.out_bias)
-    return choose_head(
-        c.head,
+    return encoder_head(
+        c, lambda: Pooler(c.dim, act, token=c.pooling, bias=c.head_bias, norm=norm()),
+        transform=lambda: Transform(c.dim, act, norm(), bias=c.head_bias),
         mlm=lambda: MLMHead(c.dim, c.vocab, act, bias=c.head_bias, **mlm),
         lm=lambda: DecoderMLMHead(c.dim, c.vocab, act, bias=c.head_bias, **mlm),
-        **encoder_heads(
-            c.dim, c.labels, lambda: Pooler(c.dim, act, token=c.pooling, bias=c.head_bias, norm=norm()),
-            c.dropout, lambda: Transform(c.dim, act, norm(), bias=c.head_bias),
-        ),
     )  # fmt: skip
 
 
@@ -335,26 +320,19 @@ MODERNBERT = declare(
 
 
 MODERNBERT_DECODER = descend(
-    MODERNBERT, "modernbert-decoder", ModernBertDecoderConfig, build=partial(modernbert, causal=True),
+    MODERNBERT, "modernbert-decoder", sizes=dict(head="lm"), build=partial(modernbert, causal=True),
     names=[
         ("model.layers.*.attn.{q_proj,k_proj,v_proj}", "blocks.*.attn.{q,k,v}"),
         ("lm_head.{dense,norm}", "head.{dense,norm}"), *MODERNBERT_NAMES,
     ],
     presets={"ettin-decoder-150m": {}}, without=("pooling",), model_types=("modernbert-decoder",),
     objective="next_token", heads={"lm": "ModernBertDecoderForCausalLM", "none": "ModernBertDecoderModel"},
-    write=None, usual=lambda c: {"pad_token_id": 0}, gguf_names=(), gguf_head="lm",
+    write=None, usual=lambda c: {"pad_token_id": 0},
     paper="Weller et al. 2025, arXiv 2507.11412",
 )  # fmt: skip
 
 
-class EuroBertConfig(
-    LlamaConfig, vocab=128256, dim=768, layers=12, heads=12, hidden=3072, context=8192, rope_base=250000.0,
-    norm_eps=1e-5, head="mlm",
-):  # fmt: skip
-    """The sizes of EuroBERT 210M."""
-
-
-def eurobert(c: EuroBertConfig) -> LM:
+def eurobert(c: LlamaConfig) -> LM:
     head = choose_head(
         c.head, mlm=lambda: PlainMLMHead(c.dim, c.vocab, tied=c.tied, bias=c.ffn_bias),
         tag=lambda: TagHead(c.dim, c.labels), none=NoHead,
@@ -365,7 +343,11 @@ def eurobert(c: EuroBertConfig) -> LM:
 OWN_NAMES: list[Row] = [("classifier", "head.tag"), *NAMES]
 
 EUROBERT = descend(
-    LLAMA, "eurobert", EuroBertConfig, build=eurobert, names=OWN_NAMES, objective="masked",
+    LLAMA, "eurobert", sizes=dict(
+        vocab=128256, dim=768, layers=12, heads=12, hidden=3072, context=8192, rope_base=250000.0,
+        norm_eps=1e-5, head="mlm",
+    ),
+    build=eurobert, names=OWN_NAMES, objective="masked",
     presets={
         "eurobert-210m": {},
         "eurobert-610m": dict(dim=1152, layers=26, heads=18, kv_heads=6, hidden=4096),

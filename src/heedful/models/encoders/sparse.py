@@ -16,6 +16,7 @@ From BERT to BigBird:        blocks of tokens see few blocks   4096 positions
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from heedful.core.errors import ConfigError
@@ -29,7 +30,8 @@ from heedful.models.encoders.bert import (
     backbone_names,
     bert_encoder,
     bert_names,
-    mlm_head,
+    encoder_head,
+    pretrain_head,
     qkv_names,
     read_offset,
     roberta_head,
@@ -39,7 +41,7 @@ from heedful.models.family import descend, published_heads
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.attention.sparse import BlockSparseAttention, WindowedAttention
 from heedful.nn.ffn import activation
-from heedful.nn.head import ClassifyHead, NextHead, NoHead, Pooler, PretrainHead, TagHead, choose_head
+from heedful.nn.head import Pooler
 from heedful.weights.names import Row
 
 
@@ -66,11 +68,13 @@ class LongformerConfig(RobertaConfig, context=4096):
         object.__setattr__(self, "windows", layer_windows(self.windows, self.layers))
 
 
+def windowed_attention(c: Any, layer: int) -> WindowedAttention:
+    reach = c.windows[layer] // 2
+    return WindowedAttention(c.dim, c.heads, reach=reach, first=c.first, dropout=c.dropout)
+
+
 def longformer(c: LongformerConfig) -> LM:
-    attn = lambda i: WindowedAttention(
-        c.dim, c.heads, reach=c.windows[i] // 2, first=c.first, dropout=c.dropout
-    )
-    return bert_encoder(c, roberta_head(c), attn=attn)
+    return bert_encoder(c, roberta_head(c), attn=partial(windowed_attention, c))
 
 
 def longformer_names(c: LongformerConfig) -> list[Row]:
@@ -115,23 +119,18 @@ class BigBirdConfig(
     scale_embed: bool = False  # by √D
 
 
+def block_attention(c: Any, layer: int, **more: Any) -> Attention:
+    """Attention of blocks, or the plain one of a config that is not `sparse`."""
+    options: dict[str, Any] = {"bias": c.bias, "dropout": c.dropout, **more}
+    if not c.sparse:
+        return Attention(c.dim, c.heads, **options)
+    return BlockSparseAttention(c.dim, c.heads, block=c.block, random=c.random, layer=layer, **options)
+
+
 def big_bird(c: BigBirdConfig) -> LM:
-    pool = lambda: Pooler(c.dim)
-    head = choose_head(
-        c.head,
-        pretrain=lambda: PretrainHead(mlm_head(c), NextHead(pool(), c.dim)),
-        mlm=lambda: mlm_head(c),
-        classify=lambda: ClassifyHead(
-            Pooler(c.dim, activation(c.act), c.dropout), c.dim, c.labels, dropout=c.dropout
-        ),
-        tag=lambda: TagHead(c.dim, c.labels, dropout=c.dropout),
-        none=NoHead,
-    )
-    options: dict[str, Any] = {"bias": c.bias, "out_bias": True, "dropout": c.dropout}
-    sparse = lambda i: BlockSparseAttention(
-        c.dim, c.heads, block=c.block, random=c.random, layer=i, **options
-    )
-    attn = sparse if c.sparse else lambda i: Attention(c.dim, c.heads, **options)
+    pool = lambda: Pooler(c.dim, activation(c.act), c.dropout)
+    head = encoder_head(c, pool, pretrain=lambda: pretrain_head(c))
+    attn = partial(block_attention, c, out_bias=True)
     return bert_encoder(c, head, attn=attn, embed_scale=c.dim**0.5 if c.scale_embed else 1.0)
 
 
@@ -151,7 +150,7 @@ BIG_BIRD = descend(
     },
     without=("sparse", "pooler", "causal"),
     presets={"bigbird-roberta-base": {}, "bigbird-roberta-large": dict(dim=1024, layers=24, heads=16)},
-    tiny=dict(block=1, random=1), infer=None, gguf_names=(), gguf_head="lm",
+    tiny=dict(block=1, random=1), infer=None,
     heads={
         "pretrain": "BigBirdForPreTraining", "mlm": "BigBirdForMaskedLM", "none": "BigBirdModel",
         "tag": "BigBirdForTokenClassification", "classify": "BigBirdForSequenceClassification",

@@ -13,35 +13,30 @@ From Transformer-XL to XLNet:  both sides seen   words predicted in a drawn orde
 from __future__ import annotations
 
 from heedful.models.base import Model
+from heedful.models.encoders.bert import encoder_head
 from heedful.models.family import PlainConfig, declare
 from heedful.models.permuted import PermutedLM
 from heedful.nn.attention.relative import SentenceRelativeAttention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import PlainMLMHead, Pooler, choose_head, encoder_heads
+from heedful.nn.head import PlainMLMHead, Pooler
 from heedful.nn.norm import LayerNorm
 from heedful.weights.names import Row
 from heedful.weights.ops import HeadsLast, Reshape
 
 
-class XLNetConfig(PlainConfig, vocab=32000, dim=1024, layers=24, heads=16, norm_eps=1e-12, head="mlm"):
-    """The sizes of the large model."""
-
-
-def xlnet(c: XLNetConfig) -> Model:
+def xlnet(c: PlainConfig) -> Model:
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
     attn = lambda: SentenceRelativeAttention(c.dim, c.heads, dropout=c.dropout)
     ffn = lambda: MLP(c.dim, c.hidden, activation(c.act), dropout=c.dropout)
     blocks = [Block(norm, "post", c.dropout, attn=attn(), ffn=ffn()) for _ in range(c.layers)]
-    head = choose_head(
-        c.head, mlm=lambda: PlainMLMHead(c.dim, c.vocab, tied=c.tied, bias=True),
-        **encoder_heads(c.dim, c.labels, lambda: Pooler(c.dim, token="last"), c.dropout),
-    )  # fmt: skip
+    words = lambda: PlainMLMHead(c.dim, c.vocab, tied=c.tied, bias=True)
+    head = encoder_head(c, lambda: Pooler(c.dim, token="last"), mlm=words)
     return PermutedLM(Embedding(c.vocab, c.dim, dropout=c.dropout), Stack(blocks), head)
 
 
-def xlnet_names(c: XLNetConfig) -> list[Row]:
+def xlnet_names(c: PlainConfig) -> list[Row]:
     layer, ours = "transformer.layer.*", "blocks.*.attn"
     heads, each = HeadsLast(c.heads), "{q,k,v,r}"
     return [
@@ -59,7 +54,9 @@ def xlnet_names(c: XLNetConfig) -> list[Row]:
 
 
 XLNET = declare(
-    "xlnet", XLNetConfig, xlnet, names=xlnet_names, prefix="transformer", objective="permuted",
+    "xlnet", PlainConfig, xlnet,
+    sizes=dict(vocab=32000, dim=1024, layers=24, heads=16, norm_eps=1e-12, head="mlm"),
+    names=xlnet_names, prefix="transformer", objective="permuted",
     keys={
         "d_model": "dim", "n_layer": "layers", "n_head": "heads", "d_inner": "hidden",
         "ff_activation": "act", "layer_norm_eps": "norm_eps", "dropout": "dropout",

@@ -37,7 +37,7 @@ from heedful.models.decoders.llama_lineage.qwen import (
     read_dense,
     write_dense,
 )
-from heedful.models.family import descend, no_token_ids, published_heads
+from heedful.models.family import check_layers, descend, no_token_ids, published_heads
 from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
 from heedful.nn.attention.multi_head import GatedAttention
 from heedful.nn.block import Block, MakeNorm, SandwichBlock
@@ -69,9 +69,7 @@ def check_delta(c: Any) -> None:
     """Raise ConfigError for values of layers that remember that do not go together."""
     if c.act not in ("silu", "swish"):  # it also follows the convolution, where kernels compute silu
         raise ConfigError(f"`act={c.act!r}` is not built with a delta rule", hint="set `act='silu'`")
-    wrong = [i for i in c.attend_at if not 0 <= i < c.layers]
-    if wrong:
-        raise ConfigError(f"attend_at has {wrong[0]}", hint=f"layers are 0 … {c.layers - 1}")
+    check_layers(c, "attend_at")
     check_divides("key_heads", c.key_heads, "delta_heads", c.delta_heads)
 
 

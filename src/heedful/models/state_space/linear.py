@@ -34,16 +34,14 @@ From the Transformer:  attention → decaying sums of keys and values   no posit
 from __future__ import annotations
 
 from heedful.core.checks import check_divides
-from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, derived
 from heedful.models.decoders.shared import decoder_head
-from heedful.models.family import PlainConfig, declare
+from heedful.models.family import PlainConfig, check_layers, declare
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, GatedMLP, activation
-from heedful.nn.head import Head, LMHead, NoHead, choose_head
 from heedful.nn.norm import LayerNorm, RMSNorm
 from heedful.nn.position import Rotary, Sinusoidal
 from heedful.nn.state_space.linear_attention import (
@@ -57,10 +55,6 @@ from heedful.nn.state_space.linear_attention import (
 from heedful.nn.state_space.rwkv import ChannelMix, TimeMix
 from heedful.weights.names import Row
 from heedful.weights.ops import Reshape
-
-
-class LinearConfig(PlainConfig):
-    """The sizes of GPT-2."""
 
 
 class GLAConfig(Config, vocab=32000, dim=1024, layers=24):
@@ -88,30 +82,22 @@ class BasedConfig(Config, vocab=50264, dim=1024, layers=27):
     tied: bool = True
 
     def check(self) -> None:
-        wrong = [i for i in (*self.linear_at, *self.window_at) if not 0 <= i < self.layers]
-        if wrong:
-            raise ConfigError(
-                f"linear_at or window_at has {wrong[0]}", hint=f"layers are 0 … {self.layers - 1}"
-            )
+        check_layers(self, "linear_at", "window_at")
 
 
-def lm_head(c: LinearConfig | GLAConfig | BasedConfig) -> Head:
-    return choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied), none=NoHead)
-
-
-def linear_attention(c: LinearConfig) -> LM:
+def linear_attention(c: PlainConfig) -> LM:
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
     attn = lambda: LinearAttention(c.dim, c.heads, features=elu_features, bias=True)
     block = lambda: Block(norm, "pre", c.dropout, attn=attn(), ffn=MLP(c.dim, c.hidden, activation(c.act)))
     embed = Embedding(c.vocab, c.dim, position=Sinusoidal(c.dim), scale=c.dim**0.5, dropout=c.dropout)
-    return LM(embed, Stack([block() for _ in range(c.layers)], norm()), lm_head(c))
+    return LM(embed, Stack([block() for _ in range(c.layers)], norm()), decoder_head(c))
 
 
 def gla(c: GLAConfig) -> LM:
     norm = lambda: RMSNorm(c.dim, c.norm_eps)
     attn = lambda: GatedLinearAttention(c.dim, c.heads, c.key_dim, rank=c.rank, eps=c.norm_eps)
     block = lambda: Block(norm, attn=attn(), ffn=GatedMLP(c.dim, c.hidden, activation(c.act)))
-    return LM(Embedding(c.vocab, c.dim), Stack([block() for _ in range(c.layers)], norm()), lm_head(c))
+    return LM(Embedding(c.vocab, c.dim), Stack([block() for _ in range(c.layers)], norm()), decoder_head(c))
 
 
 def based(c: BasedConfig) -> LM:
@@ -127,11 +113,11 @@ def based(c: BasedConfig) -> LM:
             return Block(norm, conv=GatedConv(c.dim, 2 * c.dim, c.width), ffn=ffn())
         return Block(norm, attn=attn, ffn=ffn())
 
-    return LM(Embedding(c.vocab, c.dim), Stack([block(i) for i in range(c.layers)], norm()), lm_head(c))
+    return LM(Embedding(c.vocab, c.dim), Stack([block(i) for i in range(c.layers)], norm()), decoder_head(c))
 
 
 LINEAR = declare(
-    "linear", LinearConfig, linear_attention, presets={"linear-124m": {}},
+    "linear", PlainConfig, linear_attention, presets={"linear-124m": {}},
     heads={"lm": "LinearLM", "none": "LinearModel"}, paper="Katharopoulos et al. 2020, arXiv 2006.16236",
 )  # fmt: skip
 

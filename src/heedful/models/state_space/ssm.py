@@ -30,12 +30,12 @@ from typing import Any
 from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, derived
+from heedful.models.decoders.shared import decoder_head
 from heedful.models.family import declare, descend
 from heedful.nn.attention.multi_head import head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
-from heedful.nn.head import LMHead, NoHead, choose_head
 from heedful.nn.norm import LayerNorm
 from heedful.nn.state_space.ssd import Mamba2
 from heedful.nn.state_space.ssm import S4, Mamba, NarrowRMSNorm, NormedMamba, Widen
@@ -69,8 +69,7 @@ def s4(c: S4Config) -> LM:
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
     ssm = lambda: S4(c.dim, c.state, step=(c.step_min, c.step_max), dropout=c.dropout)
     blocks = [Block(norm, "pre", c.dropout, ssm=ssm()) for _ in range(c.layers)]
-    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied), none=NoHead)
-    return LM(Embedding(c.vocab, c.dim, dropout=c.dropout), Stack(blocks, norm()), head)
+    return LM(Embedding(c.vocab, c.dim, dropout=c.dropout), Stack(blocks, norm()), decoder_head(c))
 
 
 S4_LM = declare(
@@ -109,8 +108,7 @@ def stack_state_spaces(c: StateSpaceConfig, ssm: Callable[[], Part]) -> LM:
     """The embedding, a norm and a state space in each layer, a last norm, and the head."""
     norm = lambda: NarrowRMSNorm(c.dim, c.norm_eps)
     embed = Embedding(c.vocab, c.dim, project=Widen() if c.wide else None)
-    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied), none=NoHead)
-    return LM(embed, Stack([Block(norm, ssm=ssm()) for _ in range(c.layers)], norm()), head)
+    return LM(embed, Stack([Block(norm, ssm=ssm()) for _ in range(c.layers)], norm()), decoder_head(c))
 
 
 class FalconMambaConfig(MambaConfig, vocab=65024, dim=4096, layers=64, tied=False):

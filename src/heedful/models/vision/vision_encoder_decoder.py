@@ -16,9 +16,12 @@ from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
 from heedful.core.images import ImageProcessor
 from heedful.models.base import MediaSeq2Seq, derived, from_zero
+from heedful.models.decoders.bart_decoders import TROCR
 from heedful.models.encoder_decoders.bart import STACK_NAMES
+from heedful.models.encoders.bert import infer_pooler
 from heedful.models.family import PlainConfig, declare
 from heedful.models.vision.vit import (
+    VIT,
     ViTConfig,
     patch_embedding,
     read_size,
@@ -165,20 +168,12 @@ GPT2_NAMES: list[Row] = [
 ]
 
 ENCODER_KEYS = {
-    "hidden_size": "encoder_dim", "num_hidden_layers": "encoder_layers",
-    "num_attention_heads": "encoder_heads", "intermediate_size": "encoder_hidden",
-    "hidden_act": "encoder_act", "layer_norm_eps": "encoder_norm_eps",
-    "hidden_dropout_prob": "encoder_dropout", "qkv_bias": "encoder_bias", "num_channels": "channels",
-    "patch_size": "patch",
-}  # fmt: skip
+    theirs: ours if ours in ("channels", "patch") else f"encoder_{ours}"
+    for theirs, ours in VIT.keys.items()
+    if theirs != "attention_probs_dropout_prob"  # the same number again
+}
 DECODER_KEYS = {
-    "trocr": {
-        "vocab_size": "vocab", "d_model": "dim", "decoder_layers": "layers",
-        "decoder_attention_heads": "heads", "decoder_ffn_dim": "hidden",
-        "max_position_embeddings": "context", "activation_function": "act",
-        "use_learned_position_embeddings": "learned_positions", "layernorm_embedding": "embed_norm",
-        "scale_embedding": "scale_embed", "dropout": "dropout", "tie_word_embeddings": "tied",
-    },
+    "trocr": TROCR.keys,
     "gpt2": {
         "vocab_size": "vocab", "n_embd": "dim", "n_layer": "layers", "n_head": "heads", "n_inner": "hidden",
         "n_positions": "context", "activation_function": "act", "layer_norm_epsilon": "norm_eps",
@@ -241,11 +236,6 @@ def write_parts(c: VisionConfig) -> dict[str, Any]:
     }
 
 
-def infer_kept_pooler(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
-    """Most files have the encoder's pooler, which nothing reads."""
-    return {"pooler": "encoder.pooler.dense.weight" in names} if names else {}
-
-
 VISION = declare(
     "vision-encoder-decoder", VisionConfig, vision, names=vision_names, without=VisionConfig.field_names(),
     presets={
@@ -262,7 +252,7 @@ VISION = declare(
     objective="translate", model_types=("vision-encoder-decoder",), heads={"lm": "VisionEncoderDecoderModel"},
     fixed={"is_encoder_decoder": True, "tie_word_embeddings": False}, read=read_parts,
     reads={"encoder": "dict", "decoder": "dict"}, write=write_parts, merges=("encoder", "decoder"),
-    infer=infer_kept_pooler,
+    infer=infer_pooler,  # most files have the encoder's pooler, which nothing reads
     drop=("*.attn.bias", "*.crossattention.bias", "*._float_tensor"),
     paper="Dosovitskiy et al. 2021, arXiv 2010.11929; Li et al. 2023, arXiv 2109.10282",
 )  # fmt: skip

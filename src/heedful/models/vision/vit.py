@@ -11,6 +11,7 @@ from typing import Any
 from heedful.core.errors import ConfigError
 from heedful.core.images import ImageProcessor
 from heedful.models.base import MediaLM, derived, from_zero
+from heedful.models.encoders.bert import LARGE, infer_pooler
 from heedful.models.family import PlainConfig, declare, descend
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
@@ -36,10 +37,6 @@ class ViTConfig(PlainConfig, vocab=from_zero(0), norm_eps=1e-12, dropout=0.0, he
             raise ConfigError(f"`vocab={self.vocab}`, but a vit reads no words", hint="leave it out")
         if self.first not in (1, 2):
             raise ConfigError(f"`first={self.first}` is neither ViT's class token nor DeiT's two tokens")
-
-
-class DeiTConfig(ViTConfig, first=2):
-    """A second learned token."""
 
 
 def vit(c: ViTConfig) -> MediaLM:
@@ -91,12 +88,6 @@ def write_size(c: ViTConfig) -> dict[str, Any]:
     return {"image_size": c.height if c.height == c.width else [c.height, c.width]}
 
 
-def infer_pooler(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
-    return {"pooler": any("pooler.dense." in name for name in names)} if names else {}
-
-
-LARGE: dict[str, Any] = dict(dim=1024, layers=24, heads=16)
-
 VIT = declare(
     "vit", ViTConfig, vit, names=vit_names, without=("vocab", "tied"),
     keys={
@@ -116,7 +107,7 @@ VIT = declare(
 )  # fmt: skip
 
 DEIT = descend(
-    VIT, "deit", DeiTConfig, names=lambda c: vit_names(c, "deit"), prefix="deit",
+    VIT, "deit", sizes=dict(first=2), names=lambda c: vit_names(c, "deit"), prefix="deit",
     presets={"deit-tiny-patch16-224": dict(dim=192, heads=3, labels=1000)}, without=("first",),
     heads={"classify": "DeiTForImageClassification", "none": "DeiTModel"},
     paper="Touvron et al. 2021, arXiv 2012.12877",

@@ -48,23 +48,14 @@ class Distances(nn.Module):
 
     def forward(self, ctx: Context) -> tuple[Tensor, Tensor]:
         """The vectors (1, 2·span, D) and δ (B or 1, 1, T, S), made once per pass."""
-        if torch.compiler.is_compiling():  # the compiler shares common expressions by itself
-            return self._vectors(), self._rows(ctx.q_pos, ctx.k_pos)
-        key = (id(self), id(ctx.q_pos))
-        if key not in ctx.memo:  # positions stay with what was made of them, so that their id is theirs
-            ctx.memo[key] = (ctx.q_pos, self._vectors(), self._rows(ctx.q_pos, ctx.k_pos))
-        _, vectors, rows = ctx.memo[key]
-        return vectors, rows
+        return ctx.once(self, ctx.q_pos, lambda: self._make(ctx.q_pos, ctx.k_pos))
 
-    def _vectors(self) -> Tensor:
+    def _make(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor]:
         table = self.table.weight if self.norm is None else self.norm(self.table.weight)
-        return table[None]
-
-    def _rows(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         distance = q_pos[:, None, :, None] - k_pos[:, None, None, :]
         if self.buckets:
             distance = log_bucket(distance, self.buckets, self.far)
-        return (distance + self.span).clamp(0, 2 * self.span - 1)
+        return table[None], (distance + self.span).clamp(0, 2 * self.span - 1)
 
 
 class DisentangledAttention(Part):

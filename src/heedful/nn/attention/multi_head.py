@@ -112,7 +112,6 @@ class Attention(Part):
         return self.q(x), self.k(x), self.v(x)
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        """With a window's state, keys stand in the order of its slots, and S counts those that are kept."""
         q, k, v = self.project(x)
         if self.clip is not None:
             q, k, v = (t.clamp(-self.clip, self.clip) for t in (q, k, v))
@@ -122,18 +121,28 @@ class Attention(Part):
         if self.rotary is not None:
             q, k = ctx.see("q_unrotated", q), ctx.see("k_unrotated", k)
             q, k = self.rotary(q, ctx.q_pos, ctx), self.rotary(k, ctx.q_pos, ctx)
-        mask, k_pos, bias = ctx.mask, ctx.k_pos, ctx.bias
-        if isinstance(state, KV):
-            k, v = state.append(k, v, ctx.past)  # (B, G, S, K)
-        elif isinstance(state, SlidingKV):
-            k, v, k_pos, valid = state.append(k, v, ctx)  # (B, G, S, K)
-            mask, bias = replace(mask, valid=valid), None if bias is None else select_bias(bias, k_pos, ctx)
-            ctx = ctx if ctx.watch is None else replace(ctx, in_order=False)
+        k, v, ctx = self.remember(k, v, ctx, state)  # (B, G, S, K)
         q, k, v = ctx.see("q", q), ctx.see("k", k, keys=-2), ctx.see("v", v, keys=-2)
-        mask = mask if self.window is None else replace(mask, window=self.window)
         dropout = self.dropout * self.training
-        call = Call(q, k, v, ctx.q_pos, k_pos, mask, bias, self.scale, dropout, self.softcap)
+        call = Call(q, k, v, ctx.q_pos, ctx.k_pos, ctx.mask, ctx.bias, self.scale, dropout, self.softcap)
         return self.output(join_heads(self.attend(call, ctx)), x, ctx)
+
+    def remember(
+        self, k: Tensor, v: Tensor, ctx: Context, state: PartState | None
+    ) -> tuple[Tensor, Tensor, Context]:
+        """Return the keys and values of all tokens so far, and the context of what may look at them.
+
+        With a window's state, keys stand in the order of its slots, and S counts those that are kept.
+        """
+        if isinstance(state, KV):
+            k, v = state.append(k, v, ctx.past)
+        elif isinstance(state, SlidingKV):
+            k, v, k_pos, valid = state.append(k, v, ctx)
+            bias = None if ctx.bias is None else select_bias(ctx.bias, k_pos, ctx)
+            ctx = replace(ctx, k_pos=k_pos, mask=replace(ctx.mask, valid=valid), bias=bias, in_order=False)
+        if self.window is not None:
+            ctx = replace(ctx, mask=replace(ctx.mask, window=self.window))
+        return k, v, ctx
 
     def attend(self, call: Call, ctx: Context) -> Tensor:
         """Return what the heads read, (B, H, T, K). On a CPU a window is computed block by block."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,7 +10,6 @@ from heedful.nn.attention.attend import Call, attend
 from heedful.nn.attention.multi_head import Attention, join_heads, split_heads
 from heedful.nn.context import Context, PartState
 from heedful.nn.position import Sinusoidal
-from heedful.nn.state import KV, SlidingKV
 
 
 class RelativeAttention(Attention):
@@ -41,26 +38,21 @@ class RelativeAttention(Attention):
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         q, k, v = (split_heads(y, self.heads) for y in self.project(x))  # (B, H, T, K)
-        mask, k_pos = replace(ctx.mask, window=self.window), ctx.k_pos
-        if isinstance(state, KV):
-            k, v = state.append(k, v, ctx.past)
-        elif isinstance(state, SlidingKV):
-            k, v, k_pos, valid = state.append(k, v, ctx)
-            mask = replace(mask, valid=valid)
-            ctx = ctx if ctx.watch is None else replace(ctx, in_order=False)
+        k, v, ctx = self.remember(k, v, ctx, state)
         q, k, v = ctx.see("q", q), ctx.see("k", k, keys=-2), ctx.see("v", v, keys=-2)
         # A mask hides what is further than the keys are many and, if it is causal, what comes later.
-        later = 0 if mask.causal else k.shape[2] - 1
+        later = 0 if ctx.mask.causal else k.shape[2] - 1
         far = torch.arange(-later, k.shape[2], device=x.device)
         r = split_heads(self.distance(self.sines(far).to(x.dtype))[None], self.heads)  # (1, H, distances, K)
-        away = ctx.q_pos[:, :, None] - k_pos[:, None] + later
+        away = ctx.q_pos[:, :, None] - ctx.k_pos[:, None] + later
         away = away.clamp(0, len(far) - 1)[:, None]  # (B or 1, 1, T, S)
         scores = (q + self.distance_bias[:, None]) @ r.mT * self.scale
         scores = scores.gather(-1, away.expand(*scores.shape[:3], -1))
         bias = ctx.see("position_scores", scores, keys=-1)
         bias = bias + self.sentence_scores(q, k, ctx)
         q = q + self.content_bias[:, None]
-        call = Call(q, k, v, ctx.q_pos, k_pos, mask, bias, self.scale, self.dropout * self.training)
+        dropout = self.dropout * self.training
+        call = Call(q, k, v, ctx.q_pos, ctx.k_pos, ctx.mask, bias, self.scale, dropout)
         return self.o(join_heads(attend(call, ctx)))
 
     def sentence_scores(self, q: Tensor, k: Tensor, ctx: Context) -> Tensor | float:

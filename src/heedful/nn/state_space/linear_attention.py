@@ -51,6 +51,21 @@ def run_recurrence(
     return y
 
 
+def gated_heads(
+    q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, norm: nn.Module, gate: Tensor, ctx: Context,
+    state: PartState | None,
+) -> Tensor:  # fmt: skip
+    """norm(y) ⊙ silu(gate) of the recurrence's y, the heads side by side, (B, T, H·K′)"""
+    if ctx.valid_new is not None:
+        k, log_a = (t.masked_fill(~ctx.valid_new[:, None, :, None], 0.0) for t in (k, log_a))
+    with_pattern = shows_pattern(ctx, state)
+    heads = run_recurrence(q, k, v, log_a, ctx, state)
+    if with_pattern:
+        heads = show_pattern(ctx, heads, v, linear_pattern(q, k, log_a, ctx.fresh))
+    heads = show_norm(norm, ctx.see("heads", heads).to(gate.dtype), ctx.at("norm"))
+    return ctx.see("hidden", join_heads(heads) * F.silu(ctx.see("gate", gate)))
+
+
 class LinearAttention(StatefulPart):
     """y_t = Σ_{s≤t} φ(q_t)·φ(k_s) v_s / Σ_{s≤t} φ(q_t)·φ(k_s)   (Katharopoulos et al. 2020, eq. 4, 9–12)
 
@@ -117,15 +132,7 @@ class GatedLinearAttention(StatefulPart):
         q, k, v = ctx.see("q", q) * self.scale, ctx.see("k", k), ctx.see("v", v)
         log_a = F.logsigmoid(to_float32(split_heads(self.decay(low), self.heads))) / self.tau
         log_a = ctx.see("log_decay", log_a)
-        if ctx.valid_new is not None:
-            k, log_a = (t.masked_fill(~ctx.valid_new[:, None, :, None], 0.0) for t in (k, log_a))
-        with_pattern = shows_pattern(ctx, state)
-        heads = run_recurrence(q, k, v, log_a, ctx, state)
-        if with_pattern:
-            heads = show_pattern(ctx, heads, v, linear_pattern(q, k, log_a, ctx.fresh))
-        heads = show_norm(self.norm, ctx.see("heads", heads).to(x.dtype), ctx.at("norm"))
-        gate = F.silu(ctx.see("gate", gate))
-        return self.o(ctx.see("hidden", join_heads(heads) * gate))
+        return self.o(gated_heads(q, k, v, log_a, self.norm, gate, ctx, state))
 
 
 class Retention(StatefulPart):
@@ -155,14 +162,7 @@ class Retention(StatefulPart):
         q, k, v = ctx.see("q", q), ctx.see("k", k), ctx.see("v", v)
         log_a = torch.log1p(-torch.exp2(-5 - torch.arange(self.heads, device=x.device, dtype=q.dtype)))
         log_a = log_a[:, None, None].expand(len(x), -1, x.shape[1], 1)
-        if ctx.valid_new is not None:
-            k, log_a = (t.masked_fill(~ctx.valid_new[:, None, :, None], 0.0) for t in (k, log_a))
-        with_pattern = shows_pattern(ctx, state)
-        heads = run_recurrence(q, k, v, log_a, ctx, state)
-        if with_pattern:
-            heads = show_pattern(ctx, heads, v, linear_pattern(q, k, log_a, ctx.fresh))
-        heads = show_norm(self.norm, ctx.see("heads", heads).to(x.dtype), ctx.at("norm"))
-        return self.o(ctx.see("hidden", join_heads(heads) * F.silu(ctx.see("gate", gate))))
+        return self.o(gated_heads(q, k, v, log_a, self.norm, gate, ctx, state))
 
 
 class GatedConv(StatefulPart):

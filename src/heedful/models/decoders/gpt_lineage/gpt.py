@@ -135,6 +135,7 @@ KEYS = {
     "layer_norm_epsilon": "norm_eps", "tie_word_embeddings": "tied",
     "resid_pdrop": "dropout", "attn_pdrop": "dropout", "embd_pdrop": "dropout",
 }  # fmt: skip
+GPT2_KEYS = {**KEYS, "n_inner": "hidden", "activation_function": "act"}
 
 GPT = declare(
     "gpt", GPTConfig, gpt, names=GPT_NAMES, keys=KEYS, without=("act", "hidden"), presets={"gpt": {}},
@@ -153,8 +154,7 @@ GPT = declare(
 GPT2 = declare(
     "gpt2", GPT2Config, gpt2, names=GPT2_NAMES,
     keys={
-        **KEYS, "n_inner": "hidden", "activation_function": "act", "scale_attn_weights": "scaled",
-        "scale_attn_by_inverse_layer_idx": "scaled_by_layer",
+        **GPT2_KEYS, "scale_attn_weights": "scaled", "scale_attn_by_inverse_layer_idx": "scaled_by_layer",
     },
     presets={
         "gpt2": {},

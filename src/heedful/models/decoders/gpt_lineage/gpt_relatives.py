@@ -35,10 +35,6 @@ class XGLMConfig(Config, vocab=256008, dim=1024, layers=24):
     tied: bool = True
 
 
-class BioGPTConfig(XGLMConfig, vocab=42384, context=1024):
-    """BioGPT's sizes."""
-
-
 class CTRLConfig(Config, vocab=246534, dim=1280, layers=48):
     heads: int = 16
     hidden: int = 8192
@@ -101,13 +97,13 @@ XGLM = declare(
 )  # fmt: skip
 
 BIOGPT = descend(
-    XGLM, "biogpt", BioGPTConfig, prefix="biogpt",
+    XGLM, "biogpt", sizes=dict(vocab=42384, context=1024), prefix="biogpt",
     build=lambda c: scaled_decoder(
         c, Learned(c.context, c.dim, offset=2), act=c.act, scale=c.scale_embed
     ),
     names=[("output_projection", "head.out"), *layer_names("biogpt")],
     without=XGLM_KEYS.values(), keys=published_keys(
-        BioGPTConfig, hidden_dropout_prob="dropout", attention_probs_dropout_prob="dropout",
+        XGLMConfig, hidden_dropout_prob="dropout", attention_probs_dropout_prob="dropout",
         scale_embedding="scale_embed",
     ),
     presets={"biogpt": {}, "biogpt-large": dict(vocab=57717, dim=1600, layers=48, heads=25, context=2048)},

@@ -31,7 +31,7 @@ from typing import Any
 from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, derived
-from heedful.models.decoders.gpt_lineage.gpt import gpt_decoder
+from heedful.models.decoders.gpt_lineage.gpt import GPT2_KEYS, gpt_decoder
 from heedful.models.decoders.shared import check_rope_dim, decoder_head
 from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
@@ -125,16 +125,9 @@ def codegen_names(c: CodeGenConfig) -> list[Row]:
     return [("transformer.h.*.attn.qkv_proj", qvk, fused), *gptj_names(c)]
 
 
-KEYS = {
-    "vocab_size": "vocab", "n_embd": "dim", "n_layer": "layers", "n_head": "heads", "n_inner": "hidden",
-    "n_positions": "context", "rotary_dim": "rope_dim", "activation_function": "act",
-    "layer_norm_epsilon": "norm_eps", "resid_pdrop": "dropout", "attn_pdrop": "dropout",
-    "embd_pdrop": "dropout", "tie_word_embeddings": "tied",
-}  # fmt: skip
-
 GPTJ = declare(
-    "gptj", GPTJConfig, gptj, names=gptj_names, keys=KEYS, presets={"gpt-j-6b": {}},
-    tiny=dict(hidden=48, rope_dim=4), prefix="transformer", heads=published_heads("GPTJ", "tag"),
+    "gptj", GPTJConfig, gptj, names=gptj_names, keys={**GPT2_KEYS, "rotary_dim": "rope_dim"},
+    presets={"gpt-j-6b": {}}, tiny=dict(hidden=48, rope_dim=4), prefix="transformer", heads=published_heads("GPTJ", "tag"),
     require={"scale_attn_weights": (True,)},
     drop=("*.attn.bias", "*.attn.embed_positions"),
     paper="Wang and Komatsuzaki 2021, GPT-J-6B",

@@ -75,19 +75,6 @@ class DeepSeekV2Config(LatentConfig):
         check_integer("dense", self.dense, 0, self.layers, ConfigError)
 
 
-class DeepSeekV3Config(
-    DeepSeekV2Config, vocab=129280, dim=7168, layers=61, hidden=18432, dense=from_zero(3), experts=256,
-    active=8, shared=1, expert_hidden=2048, groups_kept=4, route_scale=2.5, normalise=True,
-):  # fmt: skip
-    """The sizes of DeepSeek-V3."""
-
-
-class YoutuConfig(
-    LatentConfig, vocab=128256, dim=2048, layers=32, heads=16, hidden=6144, context=131072, tied=True,
-):  # fmt: skip
-    """The sizes of Youtu-LLM 2B."""
-
-
 def deepseek_mlp(c: DeepSeekV2Config, hidden: int) -> GatedMLP:
     return GatedMLP(c.dim, hidden, activation(c.act), bias=c.ffn_bias)
 
@@ -211,7 +198,11 @@ DEEPSEEK_V2 = declare(
 )  # fmt: skip
 
 DEEPSEEK_V3 = descend(
-    DEEPSEEK_V2, "deepseek-v3", DeepSeekV3Config, build=partial(deepseek, router=SigmoidRouter),
+    DEEPSEEK_V2, "deepseek-v3", build=partial(deepseek, router=SigmoidRouter),
+    sizes=dict(
+        vocab=129280, dim=7168, layers=61, hidden=18432, dense=from_zero(3), experts=256, active=8, shared=1,
+        expert_hidden=2048, groups_kept=4, route_scale=2.5, normalise=True,
+    ),
     without=("ffn_bias",),
     keys=dict(
         n_group="groups", topk_group="groups_kept", rope_interleave="interleaved",
@@ -235,7 +226,8 @@ DEEPSEEK_V3 = descend(
 )  # fmt: skip
 
 YOUTU = descend(
-    DEEPSEEK_V3, "youtu", YoutuConfig, build=latent_decoder, presets={"youtu-llm-2b": {}},
+    DEEPSEEK_V3, "youtu", LatentConfig, build=latent_decoder, presets={"youtu-llm-2b": {}},
+    sizes=dict(vocab=128256, dim=2048, layers=32, heads=16, hidden=6144, context=131072, tied=True),
     without=("q_rank",), heads={"lm": "YoutuForCausalLM", "none": "YoutuModel"}, require={},
     write=write_deepseek, drop=(), usual=no_token_ids, absent={"num_attention_heads": 16},
     paper="Tencent Youtu Lab 2025, arXiv 2512.24618",

@@ -136,7 +136,7 @@ GEMMA2 = descend(
 )  # fmt: skip
 
 VAULT_GEMMA = descend(
-    GEMMA2, "vaultgemma", Gemma2Config, build=lambda c: gemma2(c, Block), gguf_names=(),
+    GEMMA2, "vaultgemma", build=lambda c: gemma2(c, Block),
     names=[("model.layers.*.pre_feedforward_layernorm", "blocks.*.ffn_norm"), *NAMES],
     presets={"vaultgemma-1b": dict(dim=1152, heads=4, hidden=6912, window=512, context=1024)},
     heads={"lm": "VaultGemmaForCausalLM", "none": "VaultGemmaModel"},

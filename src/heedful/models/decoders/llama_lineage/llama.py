@@ -30,7 +30,7 @@ from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived
 from heedful.models.decoders.shared import check_rope_dim, decoder_head
-from heedful.models.family import PlainConfig, declare, descend, published_heads
+from heedful.models.family import PlainConfig, declare, descend, gguf_keys, published_heads
 from heedful.models.gguf_config import ROWS
 from heedful.nn.attention.differential import DifferentialAttention
 from heedful.nn.attention.multi_head import Attention, head_size
@@ -181,14 +181,7 @@ LLAMA = declare(
     gguf_tensors={
         "bias": ("blk.0.attn_q.bias", True, False), "ffn_bias": ("blk.0.ffn_up.bias", True, False),
     },
-    gguf_keys={
-        "llama.rope.dimension_count": "head_dim", "llama.attention.key_length": "head_dim",
-        "llama.attention.value_length": "head_dim",
-        "llama.embedding_length": "dim", "llama.block_count": "layers", "llama.attention.head_count": "heads",
-        "llama.attention.head_count_kv": "kv_heads", "llama.feed_forward_length": "hidden",
-        "llama.context_length": "context", "llama.rope.freq_base": "rope_base",
-        "llama.attention.layer_norm_rms_epsilon": "norm_eps", "llama.vocab_size": "vocab",
-    },
+    gguf_keys={"llama.rope.dimension_count": "head_dim", **gguf_keys("llama", LlamaConfig)},
     paper="Touvron et al. 2023, arXiv 2302.13971",
 )  # fmt: skip
 
@@ -211,10 +204,11 @@ class MixtralConfig(
     active: int = 2  # experts per token
 
 
-def mixtral(c: MixtralConfig) -> LM:
-    router = lambda: SoftmaxRouter(c.dim, c.experts, c.active, normalise=True)
-    experts = lambda: Experts(c.experts, c.dim, c.hidden, activation(c.act))
-    return llama(c, ffn=lambda i: MoE(router(), experts()))
+def softmax_moe(c: Any, shared: Part | None = None) -> MoE:
+    """The experts of a layer; `shared` reads all tokens. Weights sum to 1 if the config is silent."""
+    hidden, normalise = vars(c).get("expert_hidden", c.hidden), vars(c).get("normalise", True)
+    router = SoftmaxRouter(c.dim, c.experts, c.active, normalise=normalise)
+    return MoE(router, Experts(c.experts, c.dim, hidden, activation(c.act)), shared)
 
 
 MIXTRAL_NAMES: list[Row] = [
@@ -239,7 +233,8 @@ def mixtral_gguf_names(c: MixtralConfig) -> list[Row]:
 
 
 MIXTRAL = descend(
-    MISTRAL, "mixtral", MixtralConfig, build=mixtral, names=MIXTRAL_NAMES,
+    MISTRAL, "mixtral", MixtralConfig, names=MIXTRAL_NAMES,
+    build=lambda c: llama(c, ffn=lambda i: softmax_moe(c)),
     keys={"num_local_experts": "experts", "num_experts_per_tok": "active"},
     presets={
         "mixtral-8x7b": {},

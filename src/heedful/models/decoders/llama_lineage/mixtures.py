@@ -68,15 +68,6 @@ class GLM4MoEConfig(
         check_integer("dense_layers", self.dense_layers, 0, self.layers, ConfigError)
 
 
-class Dots1Config(
-    GLM4MoEConfig, vocab=152064, dim=4096, layers=62, heads=32, kv_heads=derived(lambda c: c.heads),
-    head_dim=derived(lambda c: head_size(c.dim, c.heads)), hidden=10944, context=32768, rope_base=10000000.0,
-    rope_dim=derived(lambda c: c.head_dim), bias=False, out_bias=derived(lambda c: c.bias),
-    dense_layers=from_zero(1), experts=128, active=6, shared=from_zero(2), expert_hidden=1408,
-):  # fmt: skip
-    """The sizes of dots.llm1."""
-
-
 def mixture(c: GLM4MoEConfig) -> LM:
     of_head = lambda: RMSNorm(c.head_dim, c.norm_eps) if c.qk_norm else None
     attn = lambda rotary, i: llama_attention(c, rotary, i, q_norm=of_head(), k_norm=of_head())
@@ -113,11 +104,18 @@ GLM4_MOE = descend(
         "routed_scaling_factor": 1.0, "rope_theta": 10000.0,
     },
     # Layers that predict later tokens are not built, nor written.
-    write=lambda c: {"num_nextn_predict_layers": 0}, drop=drop, usual=no_token_ids, gguf_names=(),
+    write=lambda c: {"num_nextn_predict_layers": 0}, drop=drop, usual=no_token_ids,
     paper="GLM Team 2025, arXiv 2508.06471",
 )  # fmt: skip
 DOTS1 = descend(
-    GLM4_MOE, "dots1", Dots1Config, without=("out_bias", "ffn_bias", "qk_norm", "mtp"),
+    GLM4_MOE, "dots1", sizes=dict(
+        vocab=152064, dim=4096, layers=62, heads=32, kv_heads=derived(lambda c: c.heads),
+        head_dim=derived(lambda c: head_size(c.dim, c.heads)), hidden=10944, context=32768,
+        rope_base=10000000.0, rope_dim=derived(lambda c: c.head_dim), bias=False,
+        out_bias=derived(lambda c: c.bias), dense_layers=from_zero(1), experts=128, active=6,
+        shared=from_zero(2), expert_hidden=1408,
+    ),
+    without=("out_bias", "ffn_bias", "qk_norm", "mtp"),
     presets={"dots.llm1": {}}, tiny=dict(kv_heads=4),
     heads={"lm": "Dots1ForCausalLM", "none": "Dots1Model"}, require={"sliding_window": (None, 4096)},
     absent={

@@ -27,6 +27,7 @@ from heedful.models.decoders.llama_lineage.llama import (
     llama,
     llama_attention,
     published_names,
+    softmax_moe,
 )
 from heedful.models.decoders.llama_lineage.qwen import MOE_GGUF_NAMES, MOE_KEYS, MOE_NAMES, qwen3
 from heedful.models.family import descend, gguf_keys, no_token_ids, published_heads
@@ -34,8 +35,6 @@ from heedful.models.gguf_config import ROWS
 from heedful.models.hf_config import write_layer_types
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import SandwichBlock
-from heedful.nn.ffn import activation
-from heedful.nn.moe import Experts, MoE, SoftmaxRouter
 from heedful.nn.norm import LayerNorm, RMSNorm
 from heedful.nn.position import Llama3Scaling, Rotary, YarnScaling
 from heedful.weights.names import Row
@@ -83,12 +82,6 @@ def olmo3(c: Olmo3Config) -> LM:
     return llama(c, attn=attn, block=partial(SandwichBlock, nn.Identity))
 
 
-def olmoe(c: OlmoeConfig) -> LM:
-    router = lambda: SoftmaxRouter(c.dim, c.experts, c.active, normalise=c.normalise)
-    ffn = lambda i: MoE(router(), Experts(c.experts, c.dim, c.hidden, activation(c.act)))
-    return llama(c, attn=partial(olmo2_attention, c), ffn=ffn)
-
-
 OLMO2_NAMES: list[Row] = [
     ("model.layers.*.post_{attention,feedforward}_layernorm", "blocks.*.{attn,ffn}_post_norm"),
     ("model.layers.*.self_attn.{q,k}_norm", "blocks.*.attn.{q,k}_norm"),
@@ -134,7 +127,8 @@ OLMO3 = descend(
 )  # fmt: skip
 
 OLMOE = descend(
-    OLMO2, "olmoe", OlmoeConfig, build=olmoe, names=MOE_NAMES,
+    OLMO2, "olmoe", OlmoeConfig, names=MOE_NAMES,
+    build=lambda c: llama(c, attn=partial(olmo2_attention, c), ffn=lambda i: softmax_moe(c)),
     keys={k: v for k, v in MOE_KEYS.items() if v != "expert_hidden"}, presets={"olmoe-1b-7b": {}},
     tiny=dict(hidden=24, experts=4, active=2), heads={"lm": "OlmoeForCausalLM", "none": "OlmoeModel"},
     absent={"intermediate_size": 2048}, require={"clip_qkv": (None,)},

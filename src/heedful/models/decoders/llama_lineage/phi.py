@@ -40,13 +40,6 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Fused
 
 
-class PhiConfig(
-    PartialRotaryConfig, vocab=51200, dim=2048, layers=24, hidden=derived(lambda c: 4 * c.dim),
-    act="gelu_new", norm_eps=1e-5,
-):  # fmt: skip
-    """The sizes of Phi-1."""
-
-
 class Phi3Config(
     PartialRotaryConfig, vocab=32064, dim=3072, hidden=8192, context=4096,
     rope_dim=derived(lambda c: c.head_dim), norm_eps=1e-5,
@@ -63,7 +56,7 @@ class Phi3Config(
             )
 
 
-def phi(c: PhiConfig) -> LM:
+def phi(c: PartialRotaryConfig) -> LM:
     attn = lambda rotary, i: llama_attention(c, rotary, i, bias=True)
     ffn = lambda i: MLP(c.dim, c.hidden, activation(c.act))
     norm, block = lambda: LayerNorm(c.dim, c.norm_eps), partial(ParallelBlock, dropout=c.dropout)
@@ -106,7 +99,10 @@ def read_phi3_gguf(source: GGUFFile) -> dict[str, Any]:
 DROPOUT = {"attention_dropout": "dropout", "resid_pdrop": "dropout"}
 
 PHI = descend(
-    LLAMA, "phi", PhiConfig, build=phi, names=PHI_NAMES, keys=dict(layer_norm_eps="norm_eps", **DROPOUT),
+    LLAMA, "phi", PartialRotaryConfig, sizes=dict(
+        vocab=51200, dim=2048, layers=24, hidden=derived(lambda c: 4 * c.dim), act="gelu_new", norm_eps=1e-5
+    ),
+    build=phi, names=PHI_NAMES, keys=dict(layer_norm_eps="norm_eps", **DROPOUT),
     presets={"phi-1": {}, "phi-1.5": {}, "phi-2": dict(dim=2560, layers=32, rope_dim=32)},
     heads=published_heads("Phi", "span"), require={"qk_layernorm": (False,)},
     absent={
@@ -170,6 +166,6 @@ PHIMOE = descend(
     MIXTRAL, "phimoe", PhiMoEConfig, build=phimoe, without=("out_bias",),
     keys={"router_jitter_noise": "jitter", "lm_head_bias": "logit_bias"},
     presets={"phi-3.5-moe": dict(window=131072, bias=True, logit_bias=True)}, tiny=dict(bias=True),
-    heads=published_heads("Phimoe", "tag", "span"), usual=no_token_ids, write=write_phimoe, gguf_names=(),
+    heads=published_heads("Phimoe", "tag", "span"), usual=no_token_ids, write=write_phimoe,
     absent={"rope_theta": 1000000.0}, paper="Abdin et al. 2024, arXiv 2404.14219; Liu et al. 2024",
 )  # fmt: skip

@@ -19,13 +19,14 @@ from heedful.models.decoders.llama_lineage.llama import (
     llama_attention,
     llama_mlp,
     published_names,
+    softmax_moe,
 )
 from heedful.models.family import descend, published_heads
 from heedful.models.gguf_config import ROWS
 from heedful.models.hf_config import read_local_layers
 from heedful.nn.context import Part
 from heedful.nn.ffn import GatedMLP, activation
-from heedful.nn.moe import Experts, GatedExpert, MoE, SoftmaxRouter
+from heedful.nn.moe import GatedExpert
 from heedful.nn.norm import RMSNorm
 from heedful.weights.names import Row
 from heedful.weights.ops import Reshape, Stacked
@@ -139,10 +140,7 @@ class Qwen3MoEConfig(Qwen3Config, dim=2048, layers=48, kv_heads=4, hidden=6144):
 
 def qwen_moe(c: Any, layer: int, shared: Part | None = None) -> Part:
     """The experts of a layer, or its one MLP if it is dense."""
-    if layer in c.dense:
-        return llama_mlp(c)
-    router = SoftmaxRouter(c.dim, c.experts, c.active, normalise=c.normalise)
-    return MoE(router, Experts(c.experts, c.dim, c.expert_hidden, activation(c.act)), shared)
+    return llama_mlp(c) if layer in c.dense else softmax_moe(c, shared)
 
 
 def qwen2_moe(c: Qwen2MoEConfig) -> LM:
@@ -181,16 +179,8 @@ def read_dense(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {"dense": tuple(sorted(without))}
 
 
-def read_qwen_moe(hf_config: dict[str, Any], default: Callable[[int, int], Iterable[int]]) -> dict[str, Any]:
-    return read_qwen(hf_config, default) | read_dense(hf_config)
-
-
 def write_dense(c: Any) -> dict[str, Any]:
     return {"mlp_only_layers": list(c.dense), "decoder_sparse_step": 1}
-
-
-def write_qwen_moe(c: Qwen2MoEConfig | Qwen3MoEConfig) -> dict[str, Any]:
-    return write_qwen(c) | write_dense(c)
 
 
 MOE_READS = {**QWEN_READS, "mlp_only_layers": "tuple[int, ...]", "decoder_sparse_step": "int"}
@@ -207,8 +197,8 @@ QWEN2_MOE = descend(
         ),
     },
     tiny=dict(**TINY, shared_hidden=24, dense=(0,)),
-    heads=published_heads("Qwen2Moe"), write=write_qwen_moe, reads=MOE_READS,
-    read=partial(read_qwen_moe, default=lambda last, layers: range(0, min(last, layers), 2)),
+    heads=published_heads("Qwen2Moe"), reads=MOE_READS, write=lambda c: write_qwen(c) | write_dense(c),
+    read=lambda hf: read_qwen(hf, lambda last, layers: range(0, min(last, layers), 2)) | read_dense(hf),
     absent={"num_hidden_layers": 24},
     gguf="qwen2moe", gguf_names=MOE_GGUF_NAMES, paper="Qwen Team 2024, arXiv 2407.10671",
 )  # fmt: skip
@@ -222,8 +212,8 @@ QWEN3_MOE = descend(
         "qwen3-235b-a22b": dict(dim=4096, layers=94, heads=64, hidden=12288, expert_hidden=1536),
     },
     tiny=TINY, heads=published_heads("Qwen3Moe"),
-    read=partial(read_qwen_moe, default=lambda last, layers: range(layers)), write=write_qwen_moe,
-    reads=MOE_READS,
+    read=lambda hf: read_qwen(hf, lambda last, layers: range(layers)) | read_dense(hf),
+    write=lambda c: write_qwen(c) | write_dense(c), reads=MOE_READS,
     absent={"num_hidden_layers": 24, "max_position_embeddings": 32768, "norm_topk_prob": False},
     gguf="qwen3moe", gguf_names=MOE_GGUF_NAMES,
 )  # fmt: skip

@@ -70,13 +70,6 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Fused, MinusOne, PerHead, Stacked
 
 
-class ArceeConfig(
-    LlamaConfig, dim=2560, layers=36, heads=20, hidden=18432, vocab=128004, context=65536, act="relu2",
-    norm_eps=1e-5,
-):  # fmt: skip
-    """The sizes of AFM-4.5B, but for its key heads."""
-
-
 class MinistralConfig(MistralConfig):
     local: tuple[int, ...] = derived(lambda c: tuple(range(c.layers)))  # layers with the window
 
@@ -116,13 +109,6 @@ class Ernie45Config(
     context=131072, rope_base=500000.0, norm_eps=1e-5, tied=True,
 ):  # fmt: skip
     bias: bool = False  # of all matrices but the output's
-
-
-class Jais2Config(
-    LlamaConfig, vocab=150272, dim=3328, heads=26, hidden=26624, context=8192, act="relu2", norm_eps=1e-5,
-    bias=True, ffn_bias=True,
-):  # fmt: skip
-    """The sizes of Jais 2 8B."""
 
 
 class HyperCLOVAXConfig(LlamaConfig):
@@ -184,7 +170,10 @@ def hyperclova(c: HyperCLOVAXConfig) -> LM:
 
 
 ARCEE = descend(
-    LLAMA, "arcee", ArceeConfig, build=lambda c: llama(c, ffn=lambda i: ungated_mlp(c)),
+    LLAMA, "arcee", sizes=dict(
+        vocab=128004, dim=2560, layers=36, heads=20, hidden=18432, context=65536, act="relu2", norm_eps=1e-5
+    ),
+    build=lambda c: llama(c, ffn=lambda i: ungated_mlp(c)),
     presets={"afm-4.5b": dict(kv_heads=4)},
     heads=published_heads("Arcee"),
     absent={
@@ -248,7 +237,7 @@ HYPERCLOVAX = descend(
     ],
     keys=dict(logits_scaling="logit_scale", use_post_norm="post_norm"), presets={},
     tiny=dict(embed_scale=3.0, score_scale=0.5, residual_scale=0.25, logit_scale=0.5),
-    heads={"lm": "HyperCLOVAXForCausalLM", "none": "HyperCLOVAXModel"}, gguf_names=(),
+    heads={"lm": "HyperCLOVAXForCausalLM", "none": "HyperCLOVAXModel"},
     paper="NAVER Cloud 2025, arXiv 2506.22403",
 )  # fmt: skip
 
@@ -285,7 +274,7 @@ HELIUM = descend(
     LLAMA, "helium", HeliumConfig, without=("out_bias",),
     names=lambda c: [*paired_rows(c, "model.layers.*.self_attn.{}_proj"), *NAMES],
     presets={"helium-1-preview-2b": {}}, heads=published_heads("Helium", "span"), usual=no_token_ids,
-    absent={"head_dim": 128, "num_key_value_heads": 20, "rope_theta": 100000.0}, gguf_names=(),
+    absent={"head_dim": 128, "num_key_value_heads": 20, "rope_theta": 100000.0},
     paper="Kyutai 2025, Helium 1",
 )  # fmt: skip
 ERNIE_4_5 = descend(
@@ -295,16 +284,20 @@ ERNIE_4_5 = descend(
     ),
     names=lambda c: [*paired_rows(c, "model.layers.*.self_attn.{}_proj"), *NAMES],
     heads={"lm": "Ernie4_5ForCausalLM", "none": "Ernie4_5Model"}, absent={"rope_theta": 500000.0},
-    gguf_names=(), paper="Baidu 2025, ERNIE 4.5",
+    paper="Baidu 2025, ERNIE 4.5",
 )  # fmt: skip
 JAIS2 = descend(
-    LLAMA, "jais2", Jais2Config, keys=dict(layer_norm_eps="norm_eps"), presets={"jais-2-8b": {}},
+    LLAMA, "jais2", keys=dict(layer_norm_eps="norm_eps"), presets={"jais-2-8b": {}},
+    sizes=dict(
+        vocab=150272, dim=3328, heads=26, hidden=26624, context=8192, act="relu2", norm_eps=1e-5, bias=True,
+        ffn_bias=True,
+    ),
     build=lambda c: llama(c, ffn=lambda i: ungated_mlp(c), norm=lambda: LayerNorm(c.dim, c.norm_eps)),
-    heads={"lm": "Jais2ForCausalLM", "none": "Jais2Model"}, gguf_names=(), paper="Inception 2025, Jais 2",
+    heads={"lm": "Jais2ForCausalLM", "none": "Jais2Model"}, paper="Inception 2025, Jais 2",
 )  # fmt: skip
 CWM = descend(
     MISTRAL, "cwm", CWMConfig, presets={"cwm-32b": {}}, tiny=dict(window=4, local=(1,), rope_scaling=None),
-    heads={"lm": "CwmForCausalLM", "none": "CwmModel"}, gguf_names=(), require={"mlp_bias": (False,)},
+    heads={"lm": "CwmForCausalLM", "none": "CwmModel"}, require={"mlp_bias": (False,)},
     absent={"rope_parameters": dict(
         rope_type="llama3", rope_theta=1e6, factor=16.0, high_freq_factor=4.0, low_freq_factor=1.0,
         original_max_position_embeddings=8192,
@@ -318,7 +311,7 @@ PERSIMMON = descend(
         layer_norm_eps="norm_eps", qk_layernorm="qk_norm", hidden_dropout="dropout",
         attention_dropout="dropout",
     ),
-    presets={"persimmon-8b": {}}, tiny=dict(kv_heads=4, hidden=48), gguf_names=(),
+    presets={"persimmon-8b": {}}, tiny=dict(kv_heads=4, hidden=48),
     heads=published_heads("Persimmon", "span"),
     absent={
         "hidden_size": 4096, "num_attention_heads": 64, "rope_theta": 10000.0, "partial_rotary_factor": 0.5
@@ -505,10 +498,6 @@ class GLMConfig(
     out_bias: bool = False
 
 
-class GLM4Config(GLMConfig, context=32768, norm_eps=1e-5):
-    """The sizes of GLM-4-9B-0414."""
-
-
 def glm_rows(c: GLMConfig, queries: str, gate_up: str, rows: list[Row]) -> list[Row]:
     """Rotary pairs stand side by side at the beginning of each head."""
     turned = paired_rows(c, queries, rotary=c.rope_dim, first=True)
@@ -534,7 +523,7 @@ GLM = descend(
 )  # fmt: skip
 
 GLM4 = descend(
-    GLM, "glm4", GLM4Config, build=lambda c: llama(c, block=sandwich),
+    GLM, "glm4", sizes=dict(context=32768, norm_eps=1e-5), build=lambda c: llama(c, block=sandwich),
     presets={
         "glm-4-9b-0414": {}, "glm-4-32b-0414": dict(dim=6144, layers=61, heads=48, hidden=23040)
     },

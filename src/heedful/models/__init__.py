@@ -15,7 +15,6 @@ from heedful.models.decoders.llama_lineage import (
     deepseek,
     gemma,
     llama,
-    mixtures,
     olmo,
     phi,
     qwen,
@@ -26,7 +25,6 @@ from heedful.models.encoders import (
     baselines,
     bert,
     bert_relatives,
-    bert_variants,
     deberta,
     rotary_encoders,
     sparse,
@@ -39,8 +37,8 @@ from heedful.models.vision import clip, vision_encoder_decoder, vit
 # Files in the order in which their families are listed. A family without a new part stands after its parent.
 MODULES = (
     *(language_models, seq2seq, transformer),
-    *(baselines, bert, bert_relatives, bert_variants, deberta, rotary_encoders, sparse, xlnet),
-    *(gpt, gpt_relatives, llama, parallel, bloom, deepseek, phi, relatives, qwen, gemma, olmo, mixtures),
+    *(baselines, bert, bert_relatives, deberta, rotary_encoders, sparse, xlnet),
+    *(gpt, gpt_relatives, llama, parallel, bloom, deepseek, phi, relatives, qwen, gemma, olmo),
     *(t5, bart, bart_decoders, ssm, linear, delta, transformer_xl),
 )
 

@@ -335,6 +335,11 @@ def declare(
     return descend(ROOT, name, config, build=build, names=OWN_NAMES if names is None else names, **more)
 
 
+def same_names(*names: str) -> list[tuple[str, str]]:
+    """Rows for tensors whose published names are ours."""
+    return [(name, name) for name in names]
+
+
 def same_keys(config: type[Config]) -> dict[str, str]:
     """The keys of a config.json that no other program writes: the names of the fields."""
     return {name: name for name in config.field_names() if name not in Config.field_names()[3:]}

@@ -11,7 +11,7 @@ from functools import partial
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, derived
-from heedful.models.family import declare
+from heedful.models.family import declare, same_keys, same_names  # noqa: F401, which others import here
 from heedful.nn.block import Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import ClassifyHead, LMHead, NoHead, PooledTokens, TagHead, choose_head

@@ -127,7 +127,8 @@ def codegen_names(c: CodeGenConfig) -> list[Row]:
 
 GPTJ = declare(
     "gptj", GPTJConfig, gptj, names=gptj_names, keys={**GPT2_KEYS, "rotary_dim": "rope_dim"},
-    presets={"gpt-j-6b": {}}, tiny=dict(hidden=48, rope_dim=4), prefix="transformer", heads=published_heads("GPTJ", "tag"),
+    presets={"gpt-j-6b": {}}, tiny=dict(hidden=48, rope_dim=4), prefix="transformer",
+    heads=published_heads("GPTJ", "tag"),
     require={"scale_attn_weights": (True,)},
     drop=("*.attn.bias", "*.attn.embed_positions"),
     paper="Wang and Komatsuzaki 2021, GPT-J-6B",

@@ -1,8 +1,8 @@
 """Relatives of BERT.
 
 Megatron-BERT (Shoeybi et al. 2019, arXiv 1909.08053), RoBERTa with norms before the parts (Wettig et al.
-2023, arXiv 2202.08005), RemBERT (Chung et al. 2021, arXiv 2010.12821), data2vec's text encoder (Baevski et al.
-2022), XLM-R XL (Goyal et al. 2021), BERT for generation (Rothe 2020).
+2023, arXiv 2202.08005), RemBERT (Chung et al. 2021, arXiv 2010.12821), data2vec's text encoder (Baevski
+et al. 2022), XLM-R XL (Goyal et al. 2021), BERT for generation (Rothe 2020).
 
 Norms after the parts make a deep BERT hard to train: the signal passes a norm at every step of the way down.
 Megatron moved them before the parts, so that a straight path leads through the whole stack, and BERTs beyond

@@ -18,13 +18,10 @@ from torch import nn
 
 from heedful.models.base import LM, Config
 from heedful.models.decoders.gpt_lineage.gpt_relatives import XGLMConfig, layer_names
-from heedful.models.decoders.shared import decoder_head
 from heedful.models.encoder_decoders import bart
 from heedful.models.family import Family, declare
-from heedful.nn.attention.multi_head import Attention
-from heedful.nn.block import Block, Stack
+from heedful.models.shared import decoder_head, plain_stack
 from heedful.nn.embedding import Embedding
-from heedful.nn.ffn import MLP, activation
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned, Sinusoidal
 from heedful.weights.names import Row
@@ -61,15 +58,12 @@ def bart_decoder(
         norm=norm() if norm_at == 2 else None, scale=1.0 if norm_at == 1 else scale,
         widen=norm() if norm_at == 1 else None,
     )  # fmt: skip
-    attn = lambda: Attention(c.dim, c.heads, bias=vars(c).get("bias", True), dropout=c.dropout)
-    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act))
-    blocks = [Block(norm, order, c.dropout, attn=attn(), ffn=ffn()) for _ in range(c.layers)]
     head = decoder_head(c)
     if c.cross:
         square = lambda: nn.Linear(c.dim, c.dim, bias=vars(c).get("bias", True))
         unread = lambda: nn.ModuleDict({"norm": norm()} | {name: square() for name in "qkvo"})
         head.keep(nn.ModuleList([unread() for _ in range(c.layers)]))
-    return LM(embed, Stack(blocks, norm() if order == "pre" else None), head)
+    return LM(embed, plain_stack(c, order=order), head)
 
 
 def infer_cross(names: set[str], values: dict[str, Any]) -> dict[str, Any]:

@@ -14,14 +14,12 @@ From the Transformer:  the decoder alone   a memory of `window` tokens   distanc
 from __future__ import annotations
 
 from heedful.models.base import LM, Config, derived
-from heedful.models.decoders.shared import decoder_head
 from heedful.models.family import declare
+from heedful.models.shared import decoder_head, plain_stack
 from heedful.nn.attention.multi_head import head_size
 from heedful.nn.attention.relative import RelativeAttention
-from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.norm import LayerNorm
 
 
 class TransformerXLConfig(Config, dim=512, layers=12):
@@ -36,12 +34,10 @@ class TransformerXLConfig(Config, dim=512, layers=12):
 
 
 def transformer_xl(c: TransformerXLConfig) -> LM:
-    norm = lambda: LayerNorm(c.dim)
-    attn = lambda: RelativeAttention(c.dim, c.heads, c.head_dim, window=c.window, dropout=c.dropout)
-    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act), dropout=c.dropout)
-    blocks = [Block(norm, "post", c.dropout, attn=attn(), ffn=ffn()) for _ in range(c.layers)]
+    attn = lambda i: RelativeAttention(c.dim, c.heads, c.head_dim, window=c.window, dropout=c.dropout)
+    ffn = lambda i: MLP(c.dim, c.hidden, activation(c.act), dropout=c.dropout)
     embed = Embedding(c.vocab, c.dim, scale=c.dim**0.5, dropout=c.dropout)
-    return LM(embed, Stack(blocks), decoder_head(c))
+    return LM(embed, plain_stack(c, attn=attn, ffn=ffn, order="post"), decoder_head(c))
 
 
 TRANSFORMER_XL = declare(

@@ -24,8 +24,8 @@ from typing import Any
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Model, Seq2Seq, derived, from_zero
 from heedful.models.family import PlainConfig, declare, descend
+from heedful.models.shared import plain_stack
 from heedful.nn.attention.multi_head import Attention, BiasedAttention, CrossAttention, head_size
-from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, GatedMLP, activation
@@ -91,14 +91,14 @@ def t5(c: T5Config, own_bias: bool = False, ffn: Callable[[int, bool], Part] | N
     cross = lambda: CrossAttention(c.dim, c.heads, **options)
     mlp = GatedMLP if c.gated else MLP
     ffn = ffn or (lambda i, causal: mlp(c.dim, c.hidden, activation(c.act), bias=False, dropout=c.dropout))
-    stack = lambda blocks, causal: Stack(blocks, norm(), bias=None if own_bias else bias(causal))
-    reads = lambda i: Block(norm, "pre", c.dropout, attn=attn(False), ffn=ffn(i, False))
-    writes = lambda i: Block(norm, "pre", c.dropout, attn=attn(True), cross=cross(), ffn=ffn(i, True))
-    embed = Embedding(c.vocab, c.dim, dropout=c.dropout)
-    encoder = stack([reads(i) for i in range(c.layers)], causal=False)
+    stack = lambda causal, **more: plain_stack(
+        c, norm=norm, attn=lambda i: attn(causal), ffn=lambda i: ffn(i, causal),
+        bias=None if own_bias else bias(causal), **more,
+    )  # fmt: skip
+    embed, encoder = Embedding(c.vocab, c.dim, dropout=c.dropout), stack(False)
     if c.head == "none":
         return LM(embed, encoder, causal=False)
-    decoder = stack([writes(i) for i in range(c.decoder_layers)], causal=True)
+    decoder = stack(True, cross=lambda i: cross(), layers=c.decoder_layers)
     scale = c.dim**-0.5 if c.scale_logits else 1.0
     head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, scale=scale))
     return Seq2Seq(embed, encoder, decoder, head, start_token=c.start_token)

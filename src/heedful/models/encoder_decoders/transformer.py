@@ -7,17 +7,17 @@ From RNNsearch:  attention alone, in encoder, decoder and between them   no recu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from heedful.models.base import Config, Seq2Seq, derived, from_zero
 from heedful.models.family import declare
+from heedful.models.shared import plain_stack
 from heedful.nn.attention.multi_head import Attention, CrossAttention
-from heedful.nn.block import Block, Stack
+from heedful.nn.block import Stack
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import LMHead, NoHead, choose_head
-from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Sinusoidal
 
 
@@ -48,20 +48,15 @@ def transformer_stacks(
     `reader(i)` makes the attention of layer i of the encoder. Matrices of attention have biases unless the
     config says otherwise.
     """
-    norm = lambda: LayerNorm(c.dim)
     order: Literal["pre", "post"] = "pre" if c.norm_first else "post"
-    stack = lambda layers, parts: Stack(
-        [Block(norm, order, c.dropout, **parts(i)) for i in range(layers)], norm() if c.norm_first else None
-    )
-    attn = lambda kind, heads: kind(c.dim, heads, bias=vars(c).get("bias", True), dropout=c.dropout)
-    ffn = lambda hidden: MLP(c.dim, hidden, activation(c.act))
-    reader = reader or (lambda i: attn(Attention, c.heads))
-    reads = lambda i: {"attn": reader(i), "ffn": ffn(c.hidden)}
-    writes = lambda i: {
-        "attn": attn(Attention, c.decoder_heads), "cross": attn(CrossAttention, c.decoder_heads),
-        "ffn": ffn(c.decoder_hidden),
-    }  # fmt: skip
-    return stack(c.layers, reads), stack(c.decoder_layers, writes)
+    options: dict[str, Any] = {"bias": vars(c).get("bias", True), "dropout": c.dropout}
+    decoder = plain_stack(
+        c, layers=c.decoder_layers, order=order,
+        ffn=lambda i: MLP(c.dim, c.decoder_hidden, activation(c.act)),
+        attn=lambda i: Attention(c.dim, c.decoder_heads, **options),
+        cross=lambda i: CrossAttention(c.dim, c.decoder_heads, **options),
+    )  # fmt: skip
+    return plain_stack(c, attn=reader, order=order), decoder
 
 
 TRANSFORMER = declare(

@@ -11,7 +11,7 @@ With head "lm" BERT, RoBERTa and their relatives are decoders (`is_decoder`): th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -21,11 +21,9 @@ from torch import nn
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived, from_zero
 from heedful.models.family import PlainConfig, declare, descend, gguf_keys, published_heads
-from heedful.nn.attention.multi_head import Attention
-from heedful.nn.block import Block, Stack
-from heedful.nn.context import Part
+from heedful.models.shared import plain_stack
 from heedful.nn.embedding import Embedding
-from heedful.nn.ffn import MLP, Activation, activation
+from heedful.nn.ffn import Activation, activation
 from heedful.nn.head import (
     ClassifyHead,
     DecoderMLMHead,
@@ -74,29 +72,22 @@ class DistilBertConfig(BertConfig, layers=6, types=from_zero(0), head="mlm", poo
 
 def bert_encoder(
     c: Any, head: Head, *, embed: Embedding | None = None, project: nn.Module | None = None,
-    embed_scale: float = 1.0, embed_norm: bool = True, bias: nn.Module | None = None,
-    rotary: Rotary | None = None, attn: Callable[[int], Part] | None = None,
-    ffn: Callable[[], Part] | None = None, depth: Sequence[int] | None = None,
-    order: Literal["pre", "post"] = "post",
+    embed_scale: float = 1.0, embed_norm: bool = True, rotary: Rotary | None = None,
+    order: Literal["pre", "post"] = "post", **layers: Any,
 ) -> LM:  # fmt: skip
-    """BERT's encoder, or that of a descendant from the parts in which it differs.
+    """BERT's encoder, or that of a descendant with another embedding, or other `layers` (see plain_stack).
 
-    `rotary` stands in the place of learned positions. `attn(i)` and `ffn()` make the parts of block i, and
-    `depth` lists the blocks that layers share. Tokens are as wide as the config's `table_dim`, if it has one.
-    With norms before the parts there is one more after the last layer. A `causal` config makes a decoder.
+    `rotary` stands in the place of learned positions. Tokens are as wide as the config's `table_dim`, if it
+    has one. A `causal` config makes a decoder.
     """
-    size, norm = vars(c).get("table_dim", c.dim), lambda width=c.dim: LayerNorm(width, c.norm_eps)
+    size = vars(c).get("table_dim", c.dim)
     embed = embed or Embedding(
         c.vocab, size, position=None if rotary else Learned(c.context, size, vars(c).get("offset", 0)),
-        types=c.types, norm=norm(size) if embed_norm else None, project=project, scale=embed_scale,
-        dropout=c.dropout,
+        types=c.types, norm=LayerNorm(size, c.norm_eps) if embed_norm else None, project=project,
+        scale=embed_scale, dropout=c.dropout,
     )  # fmt: skip
-    attn = attn or (lambda i: Attention(c.dim, c.heads, bias=True, rotary=rotary, dropout=c.dropout))
-    ffn = ffn or (lambda: MLP(c.dim, c.hidden, activation(c.act)))
-    count = c.layers if depth is None else max(depth) + 1
-    blocks = [Block(norm, order, c.dropout, attn=attn(i), ffn=ffn()) for i in range(count)]
     head = head.keep(Pooler(c.dim)) if vars(c).get("pooler") else head
-    stack = Stack(blocks, norm() if order == "pre" else None, bias=bias, depth=depth)
+    stack = plain_stack(c, order=order, rotary=rotary, **layers)
     return LM(embed, stack, head, causal=vars(c).get("causal", False))
 
 

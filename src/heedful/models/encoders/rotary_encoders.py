@@ -57,8 +57,9 @@ from heedful.models.family import (
 )
 from heedful.models.gguf_config import FUSED_QKV, ROWS
 from heedful.models.hf_config import read_local_layers, read_rope
+from heedful.models.shared import plain_stack
 from heedful.nn.attention.multi_head import Attention, head_size
-from heedful.nn.block import Block, Stack
+from heedful.nn.block import Block
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
 from heedful.nn.head import (
@@ -132,7 +133,7 @@ def nomic_bert(c: NomicBertConfig) -> LM:
     rotary = Rotary(c.head_dim, c.rope_base, c.rope_scaling)
     attn = lambda i: Attention(c.dim, c.heads, head_dim=c.head_dim, rotary=rotary, dropout=c.dropout)
     head = encoder_head(c, lambda: Pooler(c.dim))
-    ffn = lambda: GatedMLP(c.dim, c.hidden, activation(c.act))
+    ffn = lambda i: GatedMLP(c.dim, c.hidden, activation(c.act))
     return bert_encoder(c, head, rotary=rotary, attn=attn, ffn=ffn)
 
 
@@ -223,20 +224,16 @@ def modernbert(c: ModernBertConfig, causal: bool = False) -> LM:
     norm = lambda: LayerNorm(c.dim, c.norm_eps, bias=c.norm_bias)
     turns = Rotary(size, c.rope_base, c.rope_scaling)
     local_turns = Rotary(size, c.local_rope_base, c.local_rope_scaling)
-
-    def block(i: int) -> Block:
-        local = i in c.local
-        attn = Attention(
-            c.dim, c.heads, bias=c.bias, rotary=local_turns if local else turns,
-            window=c.window // 2 + (not causal) if local else None, dropout=c.dropout,
-        )  # fmt: skip
-        ffn = GatedMLP(c.dim, c.hidden, activation(c.act), bias=c.ffn_bias, dropout=c.dropout)
-        return Block(norm, attn=attn, ffn=ffn)
-
-    blocks = [block(i) for i in range(c.layers)]
-    blocks[0].attn_norm = nn.Identity()  # the embedding's norm stands just before it
+    reach = c.window // 2 + (not causal)
+    attn = lambda i: Attention(
+        c.dim, c.heads, bias=c.bias, rotary=local_turns if i in c.local else turns,
+        window=reach if i in c.local else None, dropout=c.dropout,
+    )  # fmt: skip
+    ffn = lambda i: GatedMLP(c.dim, c.hidden, activation(c.act), bias=c.ffn_bias, dropout=c.dropout)
+    stack = plain_stack(c, attn=attn, ffn=ffn, norm=norm, block=Block)
+    stack[0].attn_norm = nn.Identity()  # the embedding's norm stands just before it
     embed = Embedding(c.vocab, c.dim, norm=norm(), dropout=c.dropout)
-    return LM(embed, Stack(blocks, norm()), modernbert_head(c), causal=causal)
+    return LM(embed, stack, modernbert_head(c), causal=causal)
 
 
 def modernbert_head(c: ModernBertConfig) -> Head:

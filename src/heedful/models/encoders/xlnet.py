@@ -28,13 +28,12 @@ from heedful.models.base import LM, Model, State
 from heedful.models.calls import advance, check_beside, positions
 from heedful.models.encoders.bert import encoder_head
 from heedful.models.family import PlainConfig, declare
+from heedful.models.shared import plain_stack
 from heedful.nn.attention.relative import SentenceRelativeAttention
-from heedful.nn.block import Block, Stack
 from heedful.nn.context import Context, Mask, Watch
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import PlainMLMHead, Pooler
-from heedful.nn.norm import LayerNorm
 from heedful.weights.names import Row
 from heedful.weights.ops import HeadsLast, Reshape
 
@@ -108,13 +107,12 @@ class PermutedLM(LM):
 
 
 def xlnet(c: PlainConfig) -> Model:
-    norm = lambda: LayerNorm(c.dim, c.norm_eps)
-    attn = lambda: SentenceRelativeAttention(c.dim, c.heads, dropout=c.dropout)
-    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act), dropout=c.dropout)
-    blocks = [Block(norm, "post", c.dropout, attn=attn(), ffn=ffn()) for _ in range(c.layers)]
+    attn = lambda i: SentenceRelativeAttention(c.dim, c.heads, dropout=c.dropout)
+    ffn = lambda i: MLP(c.dim, c.hidden, activation(c.act), dropout=c.dropout)
+    stack = plain_stack(c, attn=attn, ffn=ffn, order="post")
     words = lambda: PlainMLMHead(c.dim, c.vocab, tied=c.tied, bias=True)
     head = encoder_head(c, lambda: Pooler(c.dim, token="last"), mlm=words)
-    return PermutedLM(Embedding(c.vocab, c.dim, dropout=c.dropout), Stack(blocks), head)
+    return PermutedLM(Embedding(c.vocab, c.dim, dropout=c.dropout), stack, head)
 
 
 def xlnet_names(c: PlainConfig) -> list[Row]:

@@ -35,8 +35,8 @@ from __future__ import annotations
 
 from heedful.core.checks import check_divides
 from heedful.models.base import LM, Config, derived
-from heedful.models.decoders.shared import decoder_head
 from heedful.models.family import PlainConfig, check_layers, declare
+from heedful.models.shared import decoder_head, plain_stack
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
@@ -86,18 +86,18 @@ class BasedConfig(Config, vocab=50264, dim=1024, layers=27):
 
 
 def linear_attention(c: PlainConfig) -> LM:
-    norm = lambda: LayerNorm(c.dim, c.norm_eps)
-    attn = lambda: LinearAttention(c.dim, c.heads, features=elu_features, bias=True)
-    block = lambda: Block(norm, "pre", c.dropout, attn=attn(), ffn=MLP(c.dim, c.hidden, activation(c.act)))
+    attn = lambda i: LinearAttention(c.dim, c.heads, features=elu_features, bias=True)
     embed = Embedding(c.vocab, c.dim, position=Sinusoidal(c.dim), scale=c.dim**0.5, dropout=c.dropout)
-    return LM(embed, Stack([block() for _ in range(c.layers)], norm()), decoder_head(c))
+    return LM(embed, plain_stack(c, attn=attn), decoder_head(c))
 
 
 def gla(c: GLAConfig) -> LM:
-    norm = lambda: RMSNorm(c.dim, c.norm_eps)
-    attn = lambda: GatedLinearAttention(c.dim, c.heads, c.key_dim, rank=c.rank, eps=c.norm_eps)
-    block = lambda: Block(norm, attn=attn(), ffn=GatedMLP(c.dim, c.hidden, activation(c.act)))
-    return LM(Embedding(c.vocab, c.dim), Stack([block() for _ in range(c.layers)], norm()), decoder_head(c))
+    stack = plain_stack(
+        c, norm=lambda: RMSNorm(c.dim, c.norm_eps),
+        attn=lambda i: GatedLinearAttention(c.dim, c.heads, c.key_dim, rank=c.rank, eps=c.norm_eps),
+        ffn=lambda i: GatedMLP(c.dim, c.hidden, activation(c.act)),
+    )  # fmt: skip
+    return LM(Embedding(c.vocab, c.dim), stack, decoder_head(c))
 
 
 def based(c: BasedConfig) -> LM:
@@ -154,11 +154,10 @@ class RetNetConfig(Config, vocab=50257, dim=2048, layers=24):
 
 
 def retnet(c: RetNetConfig) -> LM:
-    norm, rotary = lambda: LayerNorm(c.dim, c.norm_eps), Rotary(c.dim // c.heads, c.rope_base)
-    attn = lambda: Retention(c.dim, c.heads, c.value_dim, rotary, eps=c.norm_eps)
-    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act), bias=False)
-    stack = Stack([Block(norm, attn=attn(), ffn=ffn()) for _ in range(c.layers)], norm())
-    return LM(Embedding(c.vocab, c.dim), stack, decoder_head(c))
+    rotary = Rotary(c.dim // c.heads, c.rope_base)
+    attn = lambda i: Retention(c.dim, c.heads, c.value_dim, rotary, eps=c.norm_eps)
+    ffn = lambda i: MLP(c.dim, c.hidden, activation(c.act), bias=False)
+    return LM(Embedding(c.vocab, c.dim), plain_stack(c, attn=attn, ffn=ffn), decoder_head(c))
 
 
 RETNET = declare(

@@ -30,8 +30,8 @@ from typing import Any
 from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, derived
-from heedful.models.decoders.shared import decoder_head
 from heedful.models.family import declare, descend
+from heedful.models.shared import decoder_head
 from heedful.nn.attention.multi_head import head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part

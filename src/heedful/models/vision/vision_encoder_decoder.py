@@ -20,6 +20,7 @@ from heedful.models.decoders.bart_decoders import TROCR
 from heedful.models.encoder_decoders.bart import STACK_NAMES
 from heedful.models.encoders.bert import infer_pooler
 from heedful.models.family import PlainConfig, declare
+from heedful.models.shared import plain_stack
 from heedful.models.vision.vit import (
     VIT,
     ViTConfig,
@@ -29,10 +30,8 @@ from heedful.models.vision.vit import (
     vit_names,
     write_size,
 )
-from heedful.nn.attention.multi_head import Attention, CrossAttention
-from heedful.nn.block import Block, Stack
+from heedful.nn.attention.multi_head import CrossAttention
 from heedful.nn.embedding import Embedding
-from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import LMHead, Pooler, choose_head
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned, Sinusoidal
@@ -100,21 +99,20 @@ class VisionConfig(PlainConfig, vocab=50265, dim=1024, heads=16):
 def vision(c: VisionConfig) -> MediaSeq2Seq:
     project = None if c.memory_dim == c.encoder_dim else nn.Linear(c.encoder_dim, c.dim)
     target = Embedding(
-        c.vocab, c.dim, position=text_positions(c), norm=text_norm(c) if c.embed_norm else None,
+        c.vocab, c.dim, position=text_positions(c),
+        norm=LayerNorm(c.dim, c.norm_eps) if c.embed_norm else None,
         scale=c.dim**0.5 if c.scale_embed else 1.0, dropout=c.dropout,
     )  # fmt: skip
+    cross = lambda i: CrossAttention(c.dim, c.heads, bias=True, dropout=c.dropout, memory_dim=c.memory_dim)
+    decoder = plain_stack(c, cross=cross, order=DECODERS[c.decoder])
     head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied))
     head = head.keep(Pooler(c.encoder_dim)) if c.pooler else head
     model = MediaSeq2Seq(
-        patch_embedding(c.vit), vit_encoder(c.vit, bias=c.encoder_bias), text_decoder(c), head,
+        patch_embedding(c.vit), vit_encoder(c.vit), decoder, head,
         target_embed=target, project=project, start_token=c.start_token,
     )  # fmt: skip
     model.image_processor = ImageProcessor(c.height, c.width, c.channels)
     return model
-
-
-def text_norm(c: VisionConfig) -> LayerNorm:
-    return LayerNorm(c.dim, c.norm_eps)
 
 
 def text_positions(c: VisionConfig) -> Learned | Sinusoidal:
@@ -123,15 +121,6 @@ def text_positions(c: VisionConfig) -> Learned | Sinusoidal:
     if c.learned_positions:
         return Learned(c.context, c.dim, offset)
     return Sinusoidal(c.dim, 10000.0 ** (c.dim / (c.dim - 2)), layout="halves", offset=offset)
-
-
-def text_decoder(c: VisionConfig) -> Stack:
-    attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
-    cross = lambda: CrossAttention(c.dim, c.heads, bias=True, dropout=c.dropout, memory_dim=c.memory_dim)
-    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act))
-    order = DECODERS[c.decoder]
-    block = lambda: Block(lambda: text_norm(c), order, c.dropout, attn=attn(), cross=cross(), ffn=ffn())
-    return Stack([block() for _ in range(c.layers)], text_norm(c) if order == "pre" else None)
 
 
 def vision_names(c: VisionConfig) -> list[Row]:

@@ -13,12 +13,11 @@ from heedful.core.images import ImageProcessor
 from heedful.models.base import MediaLM, derived, from_zero
 from heedful.models.encoders.bert import LARGE, infer_pooler
 from heedful.models.family import PlainConfig, declare, descend
+from heedful.models.shared import plain_stack
 from heedful.nn.attention.multi_head import Attention
-from heedful.nn.block import Block, Stack
+from heedful.nn.block import Stack
 from heedful.nn.embedding import PatchEmbedding
-from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import ClassifyHead, NoHead, PooledTokens, Pooler, choose_head
-from heedful.nn.norm import LayerNorm
 from heedful.weights.names import Row
 from heedful.weights.ops import Reshape
 
@@ -44,7 +43,7 @@ def vit(c: ViTConfig) -> MediaLM:
         c.head, classify=lambda: ClassifyHead(PooledTokens("first"), c.dim, c.labels), none=NoHead
     )
     head = head.keep(Pooler(c.dim)) if c.pooler else head
-    model = MediaLM(patch_embedding(c), vit_encoder(c, bias=c.bias), head, causal=False)
+    model = MediaLM(patch_embedding(c), vit_encoder(c), head, causal=False)
     model.image_processor = ImageProcessor(c.height, c.width, c.channels)
     return model
 
@@ -53,12 +52,10 @@ def patch_embedding(c: ViTConfig) -> PatchEmbedding:
     return PatchEmbedding((c.height, c.width), c.patch, c.channels, c.dim, first=c.first, dropout=c.dropout)
 
 
-def vit_encoder(c: PlainConfig, *, bias: bool = True, last_norm: bool = True) -> Stack:
-    norm = lambda: LayerNorm(c.dim, c.norm_eps)
-    attn = lambda: Attention(c.dim, c.heads, bias=bias, out_bias=True, dropout=c.dropout)
-    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act))
-    block = lambda: Block(norm, "pre", c.dropout, attn=attn(), ffn=ffn())
-    return Stack([block() for _ in range(c.layers)], norm() if last_norm else None)
+def vit_encoder(c: Any, **layers: Any) -> Stack:
+    bias = vars(c).get("bias", True)
+    attn = lambda i: Attention(c.dim, c.heads, bias=bias, out_bias=True, dropout=c.dropout)
+    return plain_stack(c, attn=attn, **layers)
 
 
 def vit_names(c: ViTConfig, stem: str = "vit", stack: str = "blocks") -> list[Row]:

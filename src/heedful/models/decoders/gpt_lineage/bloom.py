@@ -48,17 +48,17 @@ class MPTConfig(ALiBiConfig, vocab=50432, dim=4096, layers=32, heads=32):
 def bloom(c: BloomConfig) -> LM:
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
     block = partial(NormedResidualBlock if c.normed_residual else Block, dropout=c.dropout)
-    ffn = lambda: MLP(c.dim, 4 * c.dim, gelu_tanh)
+    ffn = lambda i: MLP(c.dim, 4 * c.dim, gelu_tanh)
     embed = Embedding(c.vocab, c.dim, norm=norm())
-    return gpt_decoder(c, ffn=ffn, norm=norm, block=block, embed=embed, score_bias=ALiBi(c.heads))
+    return gpt_decoder(c, embed, ffn=ffn, norm=norm, block=block, bias=ALiBi(c.heads))
 
 
 def mpt(c: MPTConfig) -> LM:
     norm = lambda: LayerNorm(c.dim, c.norm_eps, bias=False)
     attn = lambda i: Attention(c.dim, c.heads, scale=c.score_scale, clip=c.clip, dropout=c.dropout)
-    ffn = lambda: MLP(c.dim, 4 * c.dim, F.gelu, bias=False)
+    ffn = lambda i: MLP(c.dim, 4 * c.dim, F.gelu, bias=False)
     embed = Embedding(c.vocab, c.dim)
-    return gpt_decoder(c, attn=attn, ffn=ffn, norm=norm, embed=embed, score_bias=ALiBi(c.heads))
+    return gpt_decoder(c, embed, attn=attn, ffn=ffn, norm=norm, bias=ALiBi(c.heads))
 
 
 MPT_NAMES: list[Row] = [

@@ -18,22 +18,18 @@ OPT 350m:  norms after each part instead of before   token vectors narrower than
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from torch import nn
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, derived
-from heedful.models.decoders.shared import decoder_head
 from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
+from heedful.models.shared import decoder_head, plain_stack
 from heedful.nn.attention.multi_head import Attention, head_size
-from heedful.nn.block import Block, Stack
-from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
 from heedful.weights.names import Row
 from heedful.weights.ops import Fused, PerHead, Transposed
@@ -60,28 +56,10 @@ def gpt_attention(c: Any, **more: Any) -> Attention:
     return Attention(c.dim, c.heads, **{"bias": True, "dropout": c.dropout} | more)
 
 
-def gpt_mlp(c: Any) -> MLP:
-    return MLP(c.dim, c.hidden, activation(c.act))
-
-
-def gpt_decoder(
-    c: Any, *, attn: Callable[[int], Part] | None = None, ffn: Callable[[], Part] | None = None,
-    norm: Callable[[], nn.Module] | None = None, block: Callable[..., Part] | None = None,
-    embed: Embedding | None = None, score_bias: nn.Module | None = None, **words: Any,
-) -> LM:  # fmt: skip
-    """Build a decoder with GPT-2's parts, or with those in which a descendant differs.
-
-    `attn(i)` and `ffn()` make the parts of layer i, `norm()` makes a norm, and `block(norm, attn=…, ffn=…)`
-    puts them together. `score_bias` is added to the scores of all layers. `words` are options of the head
-    that predicts words.
-    """
-    norm = norm or (lambda: LayerNorm(c.dim, c.norm_eps))
-    attn = attn or (lambda i: gpt_attention(c))
-    ffn = ffn or (lambda: gpt_mlp(c))
-    block = block or partial(Block, dropout=c.dropout)
-    blocks = [block(norm, attn=attn(i), ffn=ffn()) for i in range(c.layers)]
-    stack = Stack(blocks, norm(), bias=score_bias)
-    return LM(embed or gpt_embedding(c), stack, decoder_head(c, dropout=c.dropout, **words))
+def gpt_decoder(c: Any, embed: Embedding | None = None, *, word_bias: bool = False, **layers: Any) -> LM:
+    """GPT-2, or a descendant with another embedding, or other `layers` (see plain_stack)."""
+    head = decoder_head(c, dropout=c.dropout, bias=word_bias)
+    return LM(embed or gpt_embedding(c), plain_stack(c, **layers), head)
 
 
 # GPT's name → ours: what it calls gelu is the approximation by tanh that others call gelu_new.
@@ -97,9 +75,7 @@ def gpt(c: GPTConfig) -> LM:
         raise ConfigError(
             f"`hidden={c.hidden}` must be 4 · dim = {4 * c.dim} in a gpt", hint="build a gpt2 for others"
         )
-    norm = lambda: LayerNorm(c.dim, c.norm_eps)
-    block = lambda: Block(norm, "post", c.dropout, attn=gpt_attention(c), ffn=gpt_mlp(c))
-    return LM(gpt_embedding(c), Stack([block() for _ in range(c.layers)]), decoder_head(c, dropout=c.dropout))
+    return gpt_decoder(c, order="post")
 
 
 def gpt2(c: GPT2Config, attn: Callable[[int], Attention] | None = None) -> LM:
@@ -283,15 +259,14 @@ class OPTConfig(Config, vocab=50272, dim=768, layers=12):
 
 
 def opt(c: OPTConfig) -> LM:
-    norm = lambda: LayerNorm(c.dim)
-    attn = lambda: Attention(c.dim, c.heads, bias=c.bias, dropout=c.dropout)
-    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act), bias=c.bias)
-    block = lambda: Block(norm, "pre" if c.norm_first else "post", c.dropout, attn=attn(), ffn=ffn())
+    ffn = lambda i: MLP(c.dim, c.hidden, activation(c.act), bias=c.bias)
     project = lambda size, to: None if c.table_dim == c.dim else nn.Linear(size, to, bias=False)
     positions, widen = Learned(c.context, c.dim, offset=2), project(c.table_dim, c.dim)
     embed = Embedding(c.vocab, c.table_dim, position=positions, widen=widen)
-    last, narrow = norm() if c.norm_first and not c.no_last_norm else None, project(c.dim, c.table_dim)
-    blocks = Stack([block() for _ in range(c.layers)], last, narrow=narrow)
+    blocks = plain_stack(
+        c, ffn=ffn, order="pre" if c.norm_first else "post", last_norm=not c.no_last_norm,
+        narrow=project(c.dim, c.table_dim),
+    )  # fmt: skip
     return LM(embed, blocks, decoder_head(c, dim=c.table_dim, dropout=c.dropout))
 
 

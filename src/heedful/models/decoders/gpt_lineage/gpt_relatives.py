@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch.nn.functional as F
+
 from heedful.models.base import LM, Config, derived
 from heedful.models.decoders.gpt_lineage.gpt import gpt_decoder
 from heedful.models.family import declare, descend, published_heads, published_keys
 from heedful.nn.embedding import Embedding
-from heedful.nn.ffn import MLP, activation
+from heedful.nn.ffn import MLP
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned, Sinusoidal
 from heedful.weights.names import Row
@@ -43,21 +45,24 @@ class CTRLConfig(Config, vocab=246534, dim=1280, layers=48):
     tied: bool = True
 
 
-def scaled_decoder(
-    c: Any, position: Learned | Sinusoidal, *, act: str, scale: bool = True, eps: float = 1e-5, **words: Any
-) -> LM:
+def scaled_decoder(c: Any, position: Learned | Sinusoidal, *, scale: bool = True, **more: Any) -> LM:
     """GPT-2 with other positions, whose embeddings are multiplied by √D."""
-    ffn = lambda: MLP(c.dim, c.hidden, activation(act))
-    embed = Embedding(
-        c.vocab, c.dim, position=position, scale=c.dim**0.5 if scale else 1.0, dropout=c.dropout
-    )
-    return gpt_decoder(c, ffn=ffn, norm=lambda: LayerNorm(c.dim, eps), embed=embed, **words)
+    factor = c.dim**0.5 if scale else 1.0
+    embed = Embedding(c.vocab, c.dim, position=position, scale=factor, dropout=c.dropout)
+    return gpt_decoder(c, embed, **more)
+
+
+def ctrl(c: CTRLConfig) -> LM:
+    return scaled_decoder(
+        c, Sinusoidal(c.dim, layout="halves"), norm=lambda: LayerNorm(c.dim, 1e-6), word_bias=True,
+        ffn=lambda i: MLP(c.dim, c.hidden, F.relu),
+    )  # fmt: skip
 
 
 def xglm(c: XGLMConfig) -> LM:
     half = c.dim // 2
     sines = Sinusoidal(c.dim, 10000.0 ** (half / (half - 1)), layout="halves", offset=2)
-    return scaled_decoder(c, sines, act=c.act, scale=c.scale_embed)
+    return scaled_decoder(c, sines, scale=c.scale_embed)
 
 
 def layer_names(stem: str) -> list[Row]:
@@ -98,9 +103,7 @@ XGLM = declare(
 
 BIOGPT = descend(
     XGLM, "biogpt", sizes=dict(vocab=42384, context=1024), prefix="biogpt",
-    build=lambda c: scaled_decoder(
-        c, Learned(c.context, c.dim, offset=2), act=c.act, scale=c.scale_embed
-    ),
+    build=lambda c: scaled_decoder(c, Learned(c.context, c.dim, offset=2), scale=c.scale_embed),
     names=[("output_projection", "head.out"), *layer_names("biogpt")],
     without=XGLM_KEYS.values(), keys=published_keys(
         XGLMConfig, hidden_dropout_prob="dropout", attention_probs_dropout_prob="dropout",
@@ -113,9 +116,7 @@ BIOGPT = descend(
 )  # fmt: skip
 
 CTRL = declare(
-    "ctrl", CTRLConfig,
-    lambda c: scaled_decoder(c, Sinusoidal(c.dim, layout="halves"), act="relu", eps=1e-6, bias=True),
-    names=CTRL_NAMES, keys={
+    "ctrl", CTRLConfig, ctrl, names=CTRL_NAMES, keys={
         "vocab_size": "vocab", "n_embd": "dim", "n_layer": "layers", "n_head": "heads", "dff": "hidden",
         "n_positions": "context", "tie_word_embeddings": "tied", "resid_pdrop": "dropout",
         "embd_pdrop": "dropout",

@@ -32,11 +32,11 @@ from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, derived
 from heedful.models.decoders.gpt_lineage.gpt import GPT2_KEYS, gpt_decoder
-from heedful.models.decoders.shared import check_rope_dim, decoder_head
 from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
+from heedful.models.shared import check_rope_dim, decoder_head, plain_stack
 from heedful.nn.attention.multi_head import Attention, head_size
-from heedful.nn.block import Block, ParallelBlock, Stack
+from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, GatedMLP, activation
 from heedful.nn.norm import LayerNorm
@@ -58,13 +58,14 @@ class PalmConfig(Config, vocab=256000, dim=4096, layers=32):
 
 def palm(c: PalmConfig) -> LM:
     rotary = Rotary(c.head_dim, c.rope_base)
-    norm = lambda: LayerNorm(c.dim, c.norm_eps, bias=False)
-    attn = lambda: Attention(c.dim, c.heads, 1, c.head_dim, rotary=rotary, dropout=c.dropout)
-    ffn = lambda: GatedMLP(c.dim, c.hidden, activation(c.act))
-    block = lambda: ParallelBlock(norm, c.dropout, attn=attn(), ffn=ffn())
+    stack = plain_stack(
+        c, norm=lambda: LayerNorm(c.dim, c.norm_eps, bias=False),
+        attn=lambda i: Attention(c.dim, c.heads, 1, c.head_dim, rotary=rotary, dropout=c.dropout),
+        ffn=lambda i: GatedMLP(c.dim, c.hidden, activation(c.act)),
+        block=partial(ParallelBlock, dropout=c.dropout),
+    )  # fmt: skip
     head = decoder_head(c, tied=True, scale=c.dim**-0.5)  # §5: logits divided by √D
-    embed = Embedding(c.vocab, c.dim, dropout=c.dropout)
-    return LM(embed, Stack([block() for _ in range(c.layers)], norm()), head)
+    return LM(Embedding(c.vocab, c.dim, dropout=c.dropout), stack, head)
 
 
 PALM = declare(
@@ -101,7 +102,7 @@ class CodeGenConfig(GPTJConfig, vocab=51200, dim=1024, layers=20, rope_dim=32):
 def gptj(c: GPTJConfig) -> LM:
     rotary, embed = Rotary(c.rope_dim), Embedding(c.vocab, c.dim, dropout=c.dropout)
     attn = lambda i: Attention(c.dim, c.heads, rotary=rotary, dropout=c.dropout)
-    return gpt_decoder(c, attn=attn, block=partial(ParallelBlock, dropout=c.dropout), embed=embed, bias=True)
+    return gpt_decoder(c, embed, attn=attn, block=partial(ParallelBlock, dropout=c.dropout), word_bias=True)
 
 
 def gptj_names(c: GPTJConfig) -> list[Row]:
@@ -165,10 +166,9 @@ class NeoXConfig(PlainConfig, vocab=50432, dim=6144, layers=44, heads=64, dropou
 
 def neox(c: NeoXConfig) -> LM:
     rotary = Rotary(c.rope_dim, c.rope_base, c.rope_scaling)
-    attn = lambda i: Attention(c.dim, c.heads, bias=c.bias, rotary=rotary, dropout=c.dropout)
     block = partial(ParallelBlock, separate=True) if c.parallel else Block
     embed = Embedding(c.vocab, c.dim, dropout=c.dropout)
-    return gpt_decoder(c, attn=attn, block=partial(block, dropout=c.dropout), embed=embed)
+    return gpt_decoder(c, embed, rotary=rotary, block=partial(block, dropout=c.dropout))
 
 
 def neox_names(c: NeoXConfig) -> list[Row]:
@@ -249,11 +249,11 @@ def falcon(c: FalconConfig) -> LM:
     size = head_size(c.dim, c.heads)
     rotary = None if c.alibi else Rotary(size, c.rope_base, c.rope_scaling)
     attn = lambda i: Attention(c.dim, c.heads, c.kv_heads, bias=c.bias, rotary=rotary, dropout=c.dropout)
-    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act), bias=c.bias)
+    ffn = lambda i: MLP(c.dim, c.hidden, activation(c.act), bias=c.bias)
     block = partial(ParallelBlock, separate=c.norms == 2) if c.parallel else Block
     return gpt_decoder(
-        c, attn=attn, ffn=ffn, block=partial(block, dropout=c.dropout), embed=Embedding(c.vocab, c.dim),
-        score_bias=RoundedALiBi(c.heads, size) if c.alibi else None,
+        c, Embedding(c.vocab, c.dim), attn=attn, ffn=ffn, block=partial(block, dropout=c.dropout),
+        bias=RoundedALiBi(c.heads, size) if c.alibi else None,
     )  # fmt: skip
 
 

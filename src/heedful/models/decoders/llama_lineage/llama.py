@@ -22,6 +22,7 @@ From LLaMA to DiffLlama:  two softmaxes and their difference in the place of one
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -29,12 +30,12 @@ from torch import nn
 from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived
-from heedful.models.decoders.shared import check_rope_dim, decoder_head
 from heedful.models.family import PlainConfig, declare, descend, gguf_keys, published_heads
 from heedful.models.gguf_config import ROWS
+from heedful.models.shared import check_rope_dim, decoder_head, plain_stack
 from heedful.nn.attention.differential import DifferentialAttention
 from heedful.nn.attention.multi_head import Attention, head_size
-from heedful.nn.block import Block, Stack
+from heedful.nn.block import Block
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
@@ -123,11 +124,9 @@ def llama(
     norm = norm or (lambda: RMSNorm(c.dim, c.norm_eps))
     attn = attn or (lambda rotary, i: llama_attention(c, rotary, i))
     ffn = ffn or (lambda i: llama_mlp(c))
-    blocks = [block(norm, attn=attn(rotary, i), ffn=ffn(i)) for i in range(c.layers)]
-    stack = Stack(blocks, norm())
-    return LM(
-        Embedding(c.vocab, c.dim, scale=embed_scale), stack, head or decoder_head(c, **words), causal=causal
-    )
+    stack = plain_stack(c, attn=partial(attn, rotary), ffn=ffn, norm=norm, block=block)
+    embed = Embedding(c.vocab, c.dim, scale=embed_scale)
+    return LM(embed, stack, head or decoder_head(c, **words), causal=causal)
 
 
 NAMES: list[Row] = [

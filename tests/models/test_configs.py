@@ -37,7 +37,9 @@ def test_a_field_of_the_wrong_kind_or_size_is_named(family: str, value: Any) -> 
                 type(tiny)(**given(tiny) | {field.name: value})
 
 
-@pytest.mark.parametrize(("family", "head"), [("longformer", "span"), ("retnet", "classify"), ("mamba", "tag")])
+@pytest.mark.parametrize(
+    ("family", "head"), [("longformer", "span"), ("retnet", "classify"), ("mamba", "tag")]
+)
 def test_a_head_without_a_published_class_is_written_and_read_back(family: str, head: str) -> None:
     config = FAMILIES[family].tiny.change(head=head)
     FAMILIES[family].build(config)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import heedful
 from heedful import Watch
-from heedful.models.encoders.xlnet import PermutedLM
+from heedful.models.permuted import PermutedLM
 from tests.properties.tiny import ids, tiny
 
 LENGTH = 9

@@ -41,6 +41,7 @@ MODULES = (
     *(gpt, gpt_relatives, llama, parallel, bloom, deepseek, phi, relatives, qwen, gemma, olmo),
     *(t5, bart, bart_decoders, ssm, linear, delta, transformer_xl),
 )
+MEDIA_MODULES = (vit, clip, vision_encoder_decoder, whisper)
 
 
 def families_in(*modules: ModuleType) -> dict[str, Family]:
@@ -51,9 +52,7 @@ def families_in(*modules: ModuleType) -> dict[str, Family]:
 
 FAMILIES = families_in(*MODULES)  # read text; those of media read images or sounds
 MEDIA_FAMILIES = {
-    name: family
-    for name, family in families_in(vit, clip, vision_encoder_decoder, whisper).items()
-    if name not in FAMILIES
+    name: family for name, family in families_in(*MEDIA_MODULES).items() if name not in FAMILIES
 }
 BUILT_IN = frozenset(FAMILIES | MEDIA_FAMILIES)
 

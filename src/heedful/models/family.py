@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
-import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, dataclass_transform
 
 from heedful.core.errors import ConfigError, nearest
 from heedful.nn.attention.multi_head import head_size
@@ -364,8 +363,8 @@ def descend(
     config = config or parent.config
     if sizes is not None:
         title = "".join(word.capitalize() for word in name.split("-"))
-        config = types.new_class(f"{title}Config", (config,), dict(sizes))
-        config.maker = name
+        about = {"maker": name, "__module__": config.__module__}
+        config = cast(type[Config], type(f"{title}Config", (config,), about, **sizes))
     field_names, own, small = config.field_names(), keys or {}, parent.tiny
     without = {*without, *own.values()}
     inherited = {k: v for k, v in parent.keys.items() if v in field_names and v not in without}

@@ -113,5 +113,10 @@ ROWS: list[Row] = [
     ("output_norm", "blocks.norm"),
     ("output", "head.out"),
 ]
+EACH = "{gate,up,down}"
+EXPERT_ROWS: list[Row] = [
+    ("blk.*.ffn_gate_inp", "blocks.*.ffn.router.score"),
+    (f"blk.*.ffn_{EACH}_exps.weight", f"blocks.*.ffn.experts.{EACH}"),
+]
 QKV = ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v")
 FUSED_QKV: Row = ("blk.*.attn_qkv", QKV, Fused())

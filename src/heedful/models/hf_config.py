@@ -318,6 +318,16 @@ def config_from(family: Family, hf_config: dict[str, Any], names: Iterable[str] 
     return family.config.strict(**values)
 
 
+def read_part(
+    config: type[Config], part: Mapping[str, Any], keys: Mapping[str, str], where: str
+) -> dict[str, Any]:
+    """Our fields from a config that stands within a published one; null is silence."""
+    stated = {theirs: ours for theirs, ours in keys.items() if part.get(theirs) is not None}
+    for theirs, ours in stated.items():
+        config.check_field(ours, part[theirs], f"config.json: {where} {theirs}")
+    return {ours: part[theirs] for theirs, ours in stated.items()}
+
+
 def head_kind(family: Family, hf_config: dict[str, Any]) -> str:
     """The kind of head that `architectures` names; without one the backbone alone."""
     named = hf_config.get("architectures") or []
@@ -389,11 +399,15 @@ COMMON = {
     "rope_local_base_freq": "float",
 }  # fmt: skip
 ROPE = {
-    "rope_theta": "float", "rope_type": "str", "type": "str", "factor": "float", "truncate": "bool",
-    "original_max_position_embeddings": "int", "low_freq_factor": "float", "high_freq_factor": "float",
-    "beta_fast": "float", "beta_slow": "float", "mscale": "float", "mscale_all_dim": "float",
-    "attention_factor": "float", "partial_rotary_factor": "float", "short_factor": "tuple[float, ...]",
-    "long_factor": "tuple[float, ...]", "short_mscale": "float", "long_mscale": "float",
+    **{
+        theirs: str(f.type)
+        for made, keys in SCALINGS.values()
+        for theirs, ours in keys.items()
+        for f in fields(made)
+        if f.name == ours
+    },
+    "rope_theta": "float", "rope_type": "str", "type": "str", "partial_rotary_factor": "float",
+    "short_mscale": "float", "long_mscale": "float",
 }  # fmt: skip
 QUANTIZATION = {"kind": "str", "group": "int", "tables": "bool", "fields": "dict"}
 DEQUANTISED = "fetch the bfloat16 copy that it was made from"

@@ -24,7 +24,7 @@ from heedful.data.batch import IGNORE, Batch
 from heedful.data.batches import Data, as_batches
 from heedful.kernels.gpu.float8_product import Head8
 from heedful.models.base import LM, Model, Seq2Seq
-from heedful.models.encoders.xlnet import PermutedLM
+from heedful.models.permuted import PermutedLM
 from heedful.nn.context import Watch
 from heedful.nn.head import LMHead, PretrainHead
 from heedful.nn.quantised import Quantised

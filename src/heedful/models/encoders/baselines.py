@@ -12,12 +12,13 @@ import torch.nn.functional as F
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, derived
+from heedful.models.encoders.bert import encoder_head
 from heedful.models.family import declare
 from heedful.nn.attention.disentangled import Neighbours
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import ClassifyHead, Head, MLMHead, NoHead, PooledTokens, TagHead, choose_head
+from heedful.nn.head import Head, MLMHead, PooledTokens
 from heedful.nn.norm import LayerNorm
 from heedful.nn.recurrent import LSTM, Bidirectional
 
@@ -43,13 +44,8 @@ class CNNConfig(EncoderConfig):
 
 
 def baseline_head(c: EncoderConfig) -> Head:
-    return choose_head(
-        c.head,
-        mlm=lambda: MLMHead(c.dim, c.vocab, F.gelu, eps=c.norm_eps, tied=c.tied),
-        classify=lambda: ClassifyHead(PooledTokens("mean"), c.dim, c.labels, dropout=c.dropout),
-        tag=lambda: TagHead(c.dim, c.labels, dropout=c.dropout),
-        none=NoHead,
-    )
+    words = lambda: MLMHead(c.dim, c.vocab, F.gelu, eps=c.norm_eps, tied=c.tied)
+    return encoder_head(c, lambda: PooledTokens("mean"), mlm=words)
 
 
 def bilstm(c: BiLSTMConfig) -> LM:

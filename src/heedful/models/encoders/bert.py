@@ -147,6 +147,7 @@ def backbone_names(stem: str) -> list[Row]:
     return [
         (f"{stem}.embeddings.{{word,position,token_type}}_embeddings", "embed.{token,position,types}"),
         (f"{stem}.embeddings.LayerNorm", "embed.norm"),
+        (f"{layer}.attention.self.{{query,key,value}}", "blocks.*.attn.{q,k,v}"),
         (f"{layer}.attention.output.dense", "blocks.*.attn.o"),
         (f"{layer}.attention.output.LayerNorm", "blocks.*.attn_norm"),
         (f"{layer}.{{intermediate,output}}.dense", "blocks.*.ffn.{up,down}"),
@@ -154,10 +155,6 @@ def backbone_names(stem: str) -> list[Row]:
         (f"{stem}.pooler.dense", "head.kept.dense"),
         ("qa_outputs", "head.span"),
     ]
-
-
-def qkv_names(stem: str) -> Row:
-    return (f"{stem}.encoder.layer.*.attention.self.{{query,key,value}}", "blocks.*.attn.{q,k,v}")
 
 
 def out_names(stem: str, head: str, tied: bool) -> list[Row]:
@@ -171,7 +168,6 @@ def bert_names(c: BertConfig, stem: str = "bert") -> list[Row]:
     words = "head.mlm" if c.head == "pretrain" else "head"
     return [
         *backbone_names(stem),
-        qkv_names(stem),
         (f"{stem}.pooler.dense", "head.pool.dense"),
         (f"{stem}.pooler.dense", "head.next.pool.dense"),
         ("cls.predictions.transform.{dense,LayerNorm}", f"{words}.{{dense,norm}}"),
@@ -181,8 +177,9 @@ def bert_names(c: BertConfig, stem: str = "bert") -> list[Row]:
     ]
 
 
-def roberta_head_names(c: RobertaConfig) -> list[Row]:
+def roberta_names(c: RobertaConfig, stem: str = "roberta") -> list[Row]:
     return [
+        *backbone_names(stem),
         ("lm_head.{dense,layer_norm}", "head.{dense,norm}"),
         *out_names("lm_head", "head", c.tied),
         ("classifier.{dense,out_proj}", "head.{pool.dense,label}"),
@@ -285,8 +282,7 @@ ERNIE = descend(
 
 ROBERTA = declare(
     "roberta", RobertaConfig, lambda c: bert_encoder(c, roberta_head(c)),
-    names=lambda c: [*backbone_names("roberta"), qkv_names("roberta"), *roberta_head_names(c)],
-    keys=DECODER_KEYS, presets={"roberta-base": dict(pooler=True)}, objective="masked", prefix="roberta",
+    names=roberta_names, keys=DECODER_KEYS, presets={"roberta-base": dict(pooler=True)}, objective="masked", prefix="roberta",
     heads={**published_heads("Roberta", words="mlm"), "lm": "RobertaForCausalLM"}, require=DECODER_REQUIRE,
     read=read_offset, infer=infer_pooler,
     write=lambda c: {"max_position_embeddings": c.context + c.offset, "pad_token_id": c.offset - 1},

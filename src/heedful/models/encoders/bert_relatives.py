@@ -59,9 +59,8 @@ from heedful.models.encoders.bert import (
     infer_bert,
     out_names,
     pretrain_head,
-    qkv_names,
     roberta_head,
-    roberta_head_names,
+    roberta_names,
 )
 from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.nn.ffn import activation
@@ -105,7 +104,7 @@ def pre_norm_roberta_names(c: RobertaConfig) -> list[Row]:
         (f"{layer}.{{attention,intermediate}}.LayerNorm", "blocks.*.{attn,ffn}_norm"),
         (f"{PRE_NORM_STEM}.LayerNorm", "blocks.norm"),
     ]  # fmt: skip
-    return [*own, *backbone_names(PRE_NORM_STEM), qkv_names(PRE_NORM_STEM), *roberta_head_names(c)]
+    return [*own, *roberta_names(c, PRE_NORM_STEM)]
 
 
 def rembert_names(c: RemBertConfig) -> list[Row]:
@@ -114,7 +113,7 @@ def rembert_names(c: RemBertConfig) -> list[Row]:
         ("cls.predictions.{dense,LayerNorm,decoder}", "head.{dense,norm,out}"),
         ("rembert.pooler.dense", "head.pool.dense"), ("classifier", "head.label"), ("classifier", "head.tag"),
     ]  # fmt: skip
-    return [*own, *backbone_names("rembert"), qkv_names("rembert")]
+    return [*own, *backbone_names("rembert")]
 
 
 def bert_generation(c: RobertaConfig) -> LM:
@@ -159,9 +158,7 @@ REMBERT = descend(
 
 DATA2VEC_TEXT = descend(
     ROBERTA, "data2vec-text", prefix="data2vec_text", model_types=("data2vec-text",),
-    names=lambda c: [
-        *backbone_names("data2vec_text"), qkv_names("data2vec_text"), *roberta_head_names(c)
-    ],
+    names=partial(roberta_names, stem="data2vec_text"),
     presets={"data2vec-text-base": dict(pooler=True)}, absent={**ROBERTA.absent, "vocab_size": 30522},
     heads={kind: name.replace("Roberta", "Data2VecText") for kind, name in ROBERTA.heads.items()},
     paper="Baevski et al. 2022, arXiv 2202.03555",
@@ -182,7 +179,7 @@ BERT_GENERATION = descend(
     sizes=dict(
         **LARGE, vocab=50358, offset=from_zero(0), types=from_zero(0), norm_eps=1e-12, head="lm", pooler=False
     ),
-    names=[*backbone_names("bert"), qkv_names("bert"), ("lm_head.decoder", "head.out")],
+    names=[*backbone_names("bert"), ("lm_head.decoder", "head.out")],
     presets={"bert-for-seq-generation": {}}, without=("types", "offset", "pooler", "tied"),
     require={"tie_word_embeddings": (True,), "add_cross_attention": (False,)}, absent={"is_decoder": False},
     objective="next_token", model_types=("bert-generation",), infer=None,
@@ -271,7 +268,6 @@ def electra(c: ElectraConfig) -> LM:
 
 NAMES = [
     *backbone_names("electra"),
-    qkv_names("electra"),
     ("electra.embeddings_project", "embed.project"),
     ("discriminator_predictions.{dense,dense_prediction}", "head.{dense,replaced}"),
     ("generator_lm_head", "head.out"),
@@ -302,8 +298,7 @@ def mpnet_names(c: MPNetConfig) -> list[Row]:
         (f"{layer}.attn.{{q,k,v,o}}", "blocks.*.attn.{q,k,v,o}"),
         (f"{layer}.LayerNorm", "blocks.*.attn_norm"),
         ("mpnet.encoder.relative_attention_bias", "blocks.bias.table"),
-        *backbone_names("mpnet"),
-        *roberta_head_names(c),
+        *roberta_names(c, "mpnet"),
     ]
 
 

@@ -44,7 +44,6 @@ from heedful.models.encoders.bert import (
     bert_encoder,
     encoder_head,
     out_names,
-    qkv_names,
 )
 from heedful.models.family import (
     PlainConfig,
@@ -91,7 +90,6 @@ def roformer_names(c: BertConfig) -> list[Row]:
     return [
         (f"{theirs}.{{query,key}}", "blocks.*.attn.{q,k}", pairs),
         *backbone_names("roformer"),
-        qkv_names("roformer"),
         ("cls.predictions.transform.{dense,LayerNorm}", "head.{dense,norm}"),
         *out_names("cls.predictions", "head", c.tied),
         ("classifier.{dense,out_proj}", "head.{pool.dense,label}"),

@@ -27,15 +27,13 @@ from heedful.models.encoders.bert import (
     ROBERTA,
     BertConfig,
     RobertaConfig,
-    backbone_names,
     bert_encoder,
     bert_names,
     encoder_head,
     pretrain_head,
-    qkv_names,
     read_offset,
     roberta_head,
-    roberta_head_names,
+    roberta_names,
 )
 from heedful.models.family import descend, published_heads
 from heedful.nn.attention.multi_head import Attention
@@ -80,7 +78,7 @@ def longformer(c: LongformerConfig) -> LM:
 def longformer_names(c: LongformerConfig) -> list[Row]:
     theirs = "longformer.encoder.layer.*.attention.self.{query,key,value}_global"
     own: Row = (theirs, "blocks.*.attn.{first_q,first_k,first_v}")
-    return [own, *backbone_names("longformer"), qkv_names("longformer"), *roberta_head_names(c)]
+    return [own, *roberta_names(c, "longformer")]
 
 
 def write_longformer(c: LongformerConfig) -> dict[str, Any]:

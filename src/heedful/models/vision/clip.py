@@ -19,6 +19,7 @@ from heedful.core.images import ImageProcessor
 from heedful.models.base import LM, DualEncoder, MediaLM, derived
 from heedful.models.calls import ForwardOptions
 from heedful.models.family import PlainConfig, declare, descend
+from heedful.models.hf_config import read_part
 from heedful.models.vision.vit import VIT, ViTConfig, read_size, vit_encoder, write_size
 from heedful.nn.context import Context
 from heedful.nn.embedding import Embedding, PatchEmbedding
@@ -192,11 +193,9 @@ def read_parts(hf_config: dict[str, Any]) -> dict[str, Any]:
     for kind, family in (("text", CLIP_TEXT), ("vision", CLIP_VISION)):
         part = hf_config.get(f"{kind}_config_dict") or hf_config.get(f"{kind}_config") or {}
         part = {**family.absent, **{key: value for key, value in part.items() if value is not None}}
-        for theirs, ours in family.keys.items():
-            if theirs in part and ours != "project_dim":
-                name = ours if kind == "text" else image_field(ours)
-                ClipConfig.check_field(name, part[theirs], f"config.json: {kind}_config {theirs}")
-                values[name] = part[theirs]
+        name = image_field if kind == "vision" else str
+        keys = {theirs: name(ours) for theirs, ours in family.keys.items() if ours != "project_dim"}
+        values |= read_part(ClipConfig, part, keys, f"{kind}_config")
         if kind == "vision":
             values |= read_size(part)
     return values

@@ -20,6 +20,7 @@ from heedful.models.decoders.bart_decoders import TROCR
 from heedful.models.encoder_decoders.bart import STACK_NAMES
 from heedful.models.encoders.bert import infer_pooler
 from heedful.models.family import PlainConfig, declare
+from heedful.models.hf_config import read_part
 from heedful.models.shared import plain_stack
 from heedful.models.vision.vit import (
     VIT,
@@ -189,10 +190,8 @@ def read_parts(hf_config: dict[str, Any]) -> dict[str, Any]:
                 hint=f"built here: {', '.join(kinds)}",
             )
         part = UNSAID.get(kind, {}) | {key: value for key, value in part.items() if value is not None}
-        for theirs, ours in (ENCODER_KEYS if name == "encoder" else DECODER_KEYS[kind]).items():
-            if theirs in part:
-                VisionConfig.check_field(ours, part[theirs], f"config.json: {name} {theirs}")
-                values[ours] = part[theirs]
+        keys = ENCODER_KEYS if name == "encoder" else DECODER_KEYS[kind]
+        values |= read_part(VisionConfig, part, keys, name)
         if name == "encoder":
             values |= read_size(part)
             values["first"] = 1 + parts["encoder"].index(kind)

@@ -37,7 +37,7 @@ from heedful.models.decoders.llama_lineage.llama import (
 )
 from heedful.models.decoders.llama_lineage.qwen import QK_NORMS
 from heedful.models.family import PlainConfig, declare, descend, no_token_ids, published_heads
-from heedful.models.gguf_config import ROWS
+from heedful.models.gguf_config import EACH, EXPERT_ROWS, ROWS
 from heedful.nn.attention.latent import LatentAttention
 from heedful.nn.attention.multi_head import SinkAttention, head_size
 from heedful.nn.context import Part
@@ -129,7 +129,6 @@ def deepseek(c: DeepSeekV2Config, router: type[Router]) -> LM:
     return latent_decoder(c, lambda i: deepseek_mlp(c, c.hidden) if i < c.dense else moe(c, router))
 
 
-EACH = "{gate,up,down}"
 MIXTURE_NAMES: list[Row] = [
     ("model.layers.*.mlp.gate.weight", "blocks.*.ffn.router.score.weight"),
     ("model.layers.*.mlp.gate.e_score_correction_bias", "blocks.*.ffn.router.bias"),
@@ -386,10 +385,9 @@ GPT_OSS_NAMES: list[Row] = [
 
 GPT_OSS_GGUF_NAMES: list[Row] = [
     ("blk.*.attn_sinks.weight", "blocks.*.attn.sinks"),
-    ("blk.*.ffn_gate_inp", "blocks.*.ffn.router.score"),
-    ("blk.*.ffn_{gate,up,down}_exps.weight", OF_EXPERTS + "{gate,up,down}"),
-    ("blk.*.ffn_{gate,up,down}_exps.bias", OF_EXPERTS + "{gate,up,down}_bias"),
+    (f"blk.*.ffn_{EACH}_exps.bias", f"{OF_EXPERTS}{EACH}_bias"),
     ("blk.*.post_attention_norm", "blocks.*.ffn_norm"),
+    *EXPERT_ROWS,
     *ROWS,
 ]
 

@@ -31,7 +31,7 @@ from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived
 from heedful.models.family import PlainConfig, declare, descend, gguf_keys, published_heads
-from heedful.models.gguf_config import ROWS
+from heedful.models.gguf_config import EXPERT_ROWS, ROWS
 from heedful.models.shared import check_rope_dim, decoder_head, plain_stack
 from heedful.nn.attention.differential import DifferentialAttention
 from heedful.nn.attention.multi_head import Attention, head_size
@@ -221,16 +221,6 @@ MIXTRAL_NAMES: list[Row] = [
 ]
 
 
-def mixtral_gguf_names(c: MixtralConfig) -> list[Row]:
-    """GGUF files call it a LLaMA that has experts."""
-    each = "{gate,up,down}"
-    return [
-        ("blk.*.ffn_gate_inp", "blocks.*.ffn.router.score"),
-        (f"blk.*.ffn_{each}_exps.weight", f"blocks.*.ffn.experts.{each}"),
-        *llama_gguf_names(c),
-    ]
-
-
 MIXTRAL = descend(
     MISTRAL, "mixtral", MixtralConfig, names=MIXTRAL_NAMES,
     build=lambda c: llama(c, ffn=lambda i: softmax_moe(c)),
@@ -240,7 +230,8 @@ MIXTRAL = descend(
         "mixtral-8x22b": dict(dim=6144, layers=56, heads=48, hidden=16384, context=65536),
     },
     tiny=dict(hidden=24, experts=4, window=None), heads=published_heads("Mixtral"),
-    gguf="llama", gguf_when="llama.expert_count", gguf_names=mixtral_gguf_names,
+    gguf="llama", gguf_when="llama.expert_count",  # GGUF files call it a LLaMA that has experts
+    gguf_names=lambda c: [*EXPERT_ROWS, *llama_gguf_names(c)],
     gguf_keys={
         **MISTRAL.gguf_keys, "llama.expert_count": "experts", "llama.expert_used_count": "active",
     },

@@ -22,7 +22,7 @@ from heedful.models.decoders.llama_lineage.llama import (
     softmax_moe,
 )
 from heedful.models.family import descend, published_heads
-from heedful.models.gguf_config import ROWS
+from heedful.models.gguf_config import EACH, EXPERT_ROWS, ROWS
 from heedful.models.hf_config import read_local_layers
 from heedful.nn.context import Part
 from heedful.nn.ffn import GatedMLP, activation
@@ -148,7 +148,6 @@ def qwen2_moe(c: Qwen2MoEConfig) -> LM:
     return qwen2(c, ffn=lambda i: qwen_moe(c, i, shared()))
 
 
-EACH = "{gate,up,down}"
 MOE_NAMES: list[Row] = [
     QK_NORMS,
     ("model.layers.*.mlp.gate", "blocks.*.ffn.router.score"),
@@ -164,8 +163,7 @@ MOE_KEYS = {
 
 
 MOE_GGUF_NAMES: list[Row] = [
-    ("blk.*.ffn_gate_inp", "blocks.*.ffn.router.score"),
-    (f"blk.*.ffn_{EACH}_exps.weight", f"blocks.*.ffn.experts.{EACH}"),
+    *EXPERT_ROWS,
     (f"blk.*.ffn_{EACH}_shexp", f"blocks.*.ffn.shared.expert.{EACH}"),
     ("blk.*.ffn_gate_inp_shexp", "blocks.*.ffn.shared.gate", Reshape((-1,))),
     *ROWS,

@@ -282,7 +282,8 @@ ERNIE = descend(
 
 ROBERTA = declare(
     "roberta", RobertaConfig, lambda c: bert_encoder(c, roberta_head(c)),
-    names=roberta_names, keys=DECODER_KEYS, presets={"roberta-base": dict(pooler=True)}, objective="masked", prefix="roberta",
+    names=roberta_names, keys=DECODER_KEYS, presets={"roberta-base": dict(pooler=True)},
+    objective="masked", prefix="roberta",
     heads={**published_heads("Roberta", words="mlm"), "lm": "RobertaForCausalLM"}, require=DECODER_REQUIRE,
     read=read_offset, infer=infer_pooler,
     write=lambda c: {"max_position_embeddings": c.context + c.offset, "pad_token_id": c.offset - 1},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,11 +19,14 @@ from heedful.interp import (
     ablate_features,
     activation_patching,
     attribution,
+    attribution_graph,
     attribution_patching,
     average_over_pairs,
     carry,
+    catalogue_heads,
     circuit_curve,
     collect_activations,
+    describe_features,
     edge_attribution,
     feature_examples,
     find_circuit,
@@ -31,8 +35,11 @@ from heedful.interp import (
     gradient_by_distance,
     head_scores,
     linear_probes,
+    mean_loss,
     neighbours,
     noise_trace,
+    patch,
+    path_patching,
     save_activations,
     sentence_probes,
     steer,
@@ -79,6 +86,17 @@ def dictionary() -> Any:
         (lambda: head_scores(MODEL, IDS, induction=-3), "induction=-3"),
         (lambda: neighbours(MODEL, IDS, count=0), "count=0"),
         (lambda: gradient_by_distance(MODEL, samples=0), "samples=0"),
+        (lambda: mean_loss(MODEL, [IDS], max_length=-1), "max_length=-1"),
+        (lambda: collect_activations(MODEL, [IDS], [NAME], max_length=0), "max_length=0"),
+        (lambda: catalogue_heads(MODEL, [IDS], repeats=-1), "repeats=-1"),
+        (lambda: catalogue_heads(MODEL, [IDS], repeat_length=0), "repeat_length=0"),
+        (lambda: find_heads(MODEL, IDS, 3, 1, count=-1), "count=-1"),
+        (lambda: path_patching(MODEL, *PAIR, senders=[]), "no node was named"),
+        (lambda: attribution_graph(MODEL, *PAIR, senders=[]), "no node was named"),
+        (lambda: train_tuned_lens(MODEL, [IDS], steps=-1), "steps=-1"),
+        (lambda: train_tuned_lens(MODEL, [IDS], learning_rate=-1.0), "learning_rate=-1.0"),
+        (lambda: train_dictionary(MODEL, [IDS], NAME, k=2, learning_rate=math.nan), "learning_rate=nan"),
+        (lambda: sentence_probes(MODEL, [IDS] * 6, ["a", "b"] * 3, [NAME], penalty=-1.0), "penalty=-1"),
     ],
 )
 def test_a_wrong_argument_is_named(call: Callable[[], Any], said: str, monkeypatch: Any) -> None:
@@ -93,6 +111,18 @@ def test_a_feature_that_is_not_there_is_refused(dictionary: Any, features: list[
     for call in (partial(ablate_features, dictionary), partial(feature_examples, MODEL, dictionary, [IDS])):
         with pytest.raises(InputError, match="feature"):
             call(features)
+
+
+@pytest.mark.parametrize("wrong", [{"count": -1}, {"context": -1}])
+def test_a_wrong_number_of_examples_is_named(dictionary: Any, wrong: dict[str, int]) -> None:
+    for show in (feature_examples, partial(describe_features, features=[1])):
+        with pytest.raises(InputError, match="=-1"):
+            show(MODEL, dictionary, [IDS], **wrong)  # type: ignore[operator]
+
+
+def test_a_patch_of_no_position_changes_nothing() -> None:
+    plain = MODEL(torch.tensor([PAIR.corrupt]))
+    assert torch.equal(patch(MODEL, PAIR.clean, PAIR.corrupt, [NAME], positions=[]), plain)
 
 
 def test_one_text_or_one_name_is_no_list_of_letters(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.core.checks import check_integer
 from heedful.core.errors import InputError
 from heedful.core.padding import pad_rows, valid_mask
 from heedful.core.progress import report_progress
@@ -100,6 +101,8 @@ def prepare_inputs(
     An encoder-decoder writes a target for each, but for `source_only`, where nobody looks at its decoder.
     """
     check_texts(texts)
+    if max_length is not None:
+        check_integer("max_length", max_length)
     target = [model.start_token] if source_only and isinstance(model, Seq2Seq) else None
     inputs = [reading(model, text, target) for text in texts]
     return [

@@ -160,6 +160,8 @@ class NodeTable:
 def _find(names: Sequence[str] | str, nodes: Sequence[Node]) -> list[Node]:
     by_name = {node.name: node for node in nodes}
     wanted = [names] if isinstance(names, str) else names
+    if not wanted:
+        raise InputError("no node was named", hint="name some, or leave the argument out for all parts")
     for name in wanted:
         if name not in by_name:
             hint = nearest(name, by_name) or f"there are {', '.join(list(by_name)[:6])} …"

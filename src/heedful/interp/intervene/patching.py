@@ -65,7 +65,7 @@ def _replace_positions(name: str, watch: Watch, positions: Sequence[int] | None)
         bad = [t for t in positions if not -length <= t < length]
         if bad:
             raise InputError(f"{name} has positions 0 … {length - 1}", hint=f"unknown position {bad[0]}")
-        where = torch.tensor([t % length for t in positions], device=value.device)
+        where = torch.tensor([t % length for t in positions], dtype=torch.long, device=value.device)
 
     def edit(now: Tensor) -> Tensor:
         _check_shape(name, value, now)

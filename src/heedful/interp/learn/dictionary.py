@@ -35,7 +35,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.core.checks import check_choice, check_integer
+from heedful.core.checks import check_choice, check_integer, check_number
 from heedful.core.errors import CorruptFile, InputError
 from heedful.core.files import missing_file, open_atomically
 from heedful.interp.activations import (
@@ -232,6 +232,7 @@ def fit_dictionary(
     check_choice("kind", kind, ("topk", "batchtopk", "l1"))
     for setting, number in (("width", width), ("k", k), ("steps", steps), ("batch", batch)):
         check_integer(setting, number)
+    check_number("learning_rate", learning_rate, above=0.0)
     if kind != "l1" and k > width:
         raise InputError(
             f"`k={k}` is more than `width={width}`: every token would use every feature",
@@ -535,6 +536,8 @@ def strongest_examples(
     model: Model, activations: Activations, features: Sequence[int], count: int, context: int
 ) -> dict[int, list[FeatureExample]]:
     """Return the tokens on which each feature is strongest, of features (N, M) that were computed before."""
+    check_integer("count", count)
+    check_integer("context", context, minimum=0)
     keep, out = content_tokens(model, activations), dict[int, list[FeatureExample]]()
     for feature in features:
         best = torch.where(keep, activations.values[:, feature], 0.0).topk(min(count, len(keep)))

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from heedful.core.checks import check_integer
 from heedful.core.errors import InputError, nearest
 from heedful.core.files import Paths
 from heedful.data.examples.tagging import conll
@@ -121,6 +122,8 @@ def catalogue_heads(
 
     Heads that look at another sequence are left out. A text has at most `max_length` tokens.
     """
+    check_integer("repeats", repeats, minimum=0)
+    check_integer("repeat_length", repeat_length)
     inputs = prepare_inputs(model, texts, max_length=max_length)
     inputs = [given for given in inputs if given.read.shape[1] > 1]
     if not inputs:
@@ -250,6 +253,8 @@ def find_heads(
     `from_token` is the word written. Heads in which one of the two does not occur are left out; the weights
     of a signed pattern are shares of their sizes.
     """
+    if count is not None:
+        check_integer("count", count)
     seen = attention(model, text, target)
     if not seen.patterns:
         raise InputError(seen.note)

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.core.checks import check_integer
+from heedful.core.checks import check_integer, check_number
 from heedful.core.errors import InputError
 from heedful.data.batches import seeded_generator
 from heedful.data.examples.tagging import Sentence
@@ -95,6 +95,8 @@ def _fit_probes(
 ) -> ProbeResult:  # fmt: skip
     """Return the accuracies of probes of each value's vectors (N, D), at the task and at its control."""
 
+    check_number("penalty", penalty, minimum=0.0)
+
     def standardize(x: Tensor) -> Tensor:  # every entry alike, so that one penalty fits all layers
         x = x - x.mean(0)
         return x / x.std(0).clamp(min=1e-6) / x.shape[1] ** 0.5
@@ -140,6 +142,7 @@ def sentence_probes(
 
 def word_pieces(model: Model, words: Sequence[str], max_length: int) -> tuple[list[int], list[int | None]]:
     """Return the ids of words joined by spaces, and the word of each: None for what belongs to none."""
+    check_integer("max_length", max_length)
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer", hint="words need one")
     text = " ".join(words)

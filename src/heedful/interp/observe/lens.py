@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.core.checks import check_integer
+from heedful.core.checks import check_integer, check_number
 from heedful.core.errors import InputError
 from heedful.interp.activations import Texts, check_predicts_next, make_batches, prepare_inputs
 from heedful.interp.inputs import (
@@ -271,6 +271,8 @@ def train_tuned_lens(
     max_tokens: int = 512, seed: int = 0,
 ) -> TunedLens:  # fmt: skip
     """Learn the lens on texts: in each step, one batch of them, every layer is brought nearer to the last."""
+    check_integer("steps", steps, minimum=0)
+    check_number("learning_rate", learning_rate, above=0.0)
     check_predicts_next(model)
     names = _layer_values(model)
     if not names:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from heedful.core.checks import position_of as position_of
 from heedful.core.errors import InputError, nearest
 from heedful.core.progress import report_progress
+from heedful.decode.loop import generate
 from heedful.models.base import LM, DualEncoder, MediaLM, Model, Seq2Seq, evaluation_mode
 from heedful.models.calls import ForwardOptions
 from heedful.nn.attention.attentive import Decoding
@@ -26,6 +27,7 @@ from heedful.nn.context import Part, Watch
 from heedful.nn.embedding import Embedding, MediaEmbedding
 from heedful.nn.head import Head, NoHead
 
+WRITTEN_TOKENS = 24  # of a target that nobody gave, at most
 # Two texts are read by encoders, as one sequence. A model that reads images is given a path, or any image.
 Text = str | tuple[str, str] | Sequence[int] | Tensor | Any
 
@@ -86,7 +88,7 @@ def run_batch(
         return cast(Tensor, encode(ids, **options))
 
 
-def reading(model: Model, text: Text | Input, target: Text | None = None, *, write: int = 24) -> Input:
+def reading(model: Model, text: Text | Input, target: Text | None = None) -> Input:
     """The input of `model` for a text or ids. An encoder-decoder without a target writes its own, greedily.
 
     A target given as text gets the start token before it; ids are taken as the decoder reads them. A pair of
@@ -104,7 +106,12 @@ def reading(model: Model, text: Text | Input, target: Text | None = None, *, wri
             raise InputError("only an encoder-decoder has a target", hint="leave it out")
         return Input(ids, names_of(model, ids))
     if target is None:
-        written = _write(model, ids, write)
+        if isinstance(model.head, NoHead):
+            raise InputError("a model without a head generates no text", hint="give a target")
+        (generated,) = generate(model, ids, max_tokens=WRITTEN_TOKENS, fast=False, details=True)
+        # A generated token need not fit into the context, but here all are read.
+        read = [model.start_token, *generated.ids][: model.decoder_embed.context]
+        written = torch.tensor([read], device=model.device)
     else:
         written = ids_of(model, target)
         if isinstance(target, str):
@@ -187,26 +194,6 @@ def ids_of(model: Model, text: Text) -> Tensor:
     if ids.dim() != 2 or len(ids) != 1:
         raise InputError(f"one sequence at a time: ids must be (T,) or (1, T); got {tuple(ids.shape)}")
     return ids.long()
-
-
-@torch.no_grad()
-def _write(model: Seq2Seq, ids: Tensor, length: int) -> Tensor:
-    """The most likely token at each step, until the end token, `length` or the end of the context."""
-    if isinstance(model.head, NoHead):
-        raise InputError("a model without a head generates no text", hint="give a target")
-    end, context = getattr(model.tokenizer, "eos", None), model.decoder_embed.context
-    length = length if context is None else min(length, context - 1)  # the start token is read too
-    written = [ids.new_full((1, 1), model.start_token, dtype=torch.long)]
-    with evaluation_mode(model):
-        state = model.start(ids, length=length + 1)
-        logits = cast(Tensor, state.logits)
-        for _ in range(length):
-            token = logits.argmax(-1, keepdim=True)
-            if int(token) == end:
-                break
-            written.append(token)
-            logits = model.step(token, state)[:, -1]
-    return torch.cat(written, 1)
 
 
 def names_of(model: Model, ids: Tensor | Sequence[int]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.nn.watch import LAYER_OUTPUT, WILDCARD, Axes
 
-Texts = Sequence[Text | Input]
+Texts = Sequence[Text]
 
 MAX_TOKENS = 512  # of all rows of one batch, padding included
 SOURCE_SIDE = ("encoder.", "embed.")  # where names of what an encoder-decoder computes of its source begin

@@ -58,8 +58,8 @@ class Attribution(Result):
 
 
 def attribution(
-    model: Model, text: Text | Input, target: Text | None = None, *, answer: int | str | None = None,
-    position: int = -1, method: str = "integrated", steps: int = MAX_STEPS, baseline: Text | Input = "mean",
+    model: Model, text: Text, target: Text | None = None, *, answer: int | str | None = None,
+    position: int = -1, method: str = "integrated", steps: int = MAX_STEPS, baseline: Text = "mean",
 ) -> Attribution:  # fmt: skip
     """Return what each token adds to the logit of `answer` at `position`; by default the most likely.
 
@@ -104,7 +104,7 @@ NO_RISE = 0.1  # a rise of the logit below this is as good as none, and a tenth 
 BASELINES = ("mean", "zero", "pad", "mask")
 
 
-def _baseline_vectors(model: Model, inputs: Input, vectors: Vectors, baseline: Text | Input) -> Vectors:
+def _baseline_vectors(model: Model, inputs: Input, vectors: Vectors, baseline: Text) -> Vectors:
     """Return the token vectors where the path begins; a text has those of the source alone."""
     if not isinstance(baseline, str) or baseline not in BASELINES:
         other = reading(model, baseline, inputs.target)
@@ -204,7 +204,7 @@ class GradientByDistance(Result):
 
 
 def gradient_by_distance(
-    model: Model, text: Text | Input | None = None, *, length: int = 32, samples: int = 8, seed: int = 0
+    model: Model, text: Text | None = None, *, length: int = 32, samples: int = 8, seed: int = 0
 ) -> GradientByDistance:
     """‖∂(u·h_T)/∂x_{T−d}‖ for d = 0 … T−1, the root mean square over random unit vectors u
 

@@ -28,8 +28,6 @@ from heedful.nn.embedding import Embedding, MediaEmbedding
 from heedful.nn.head import Head, NoHead
 
 WRITTEN_TOKENS = 24  # of a target that nobody gave, at most
-# Two texts are read by encoders, as one sequence. A model that reads images is given a path, or any image.
-Text = str | tuple[str, str] | Sequence[int] | Tensor | Any
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,10 @@ class Input:
         return watch
 
 
+# Two texts are read by encoders, as one sequence. A model that reads images is given a path, or any image.
+Text = str | tuple[str, str] | Sequence[int] | Tensor | Input | Any
+
+
 def run_batch(
     model: Model, ids: Tensor, target: Tensor | None = None, *, types: Tensor | None = None,
     valid: Tensor | None = None, target_valid: Tensor | None = None, watch: Watch | None = None,
@@ -88,7 +90,7 @@ def run_batch(
         return cast(Tensor, encode(ids, **options))
 
 
-def reading(model: Model, text: Text | Input, target: Text | None = None) -> Input:
+def reading(model: Model, text: Text, target: Text | None = None) -> Input:
     """The input of `model` for a text or ids. An encoder-decoder without a target writes its own, greedily.
 
     A target given as text gets the start token before it; ids are taken as the decoder reads them. A pair of

@@ -207,7 +207,7 @@ def changes(
 
 @torch.no_grad()
 def shuffle_test(
-    model: Model, text: Text | Input, target: Text | None = None, *, seed: int = 0, positions: bool = True
+    model: Model, text: Text, target: Text | None = None, *, seed: int = 0, positions: bool = True
 ) -> ShuffleResult:
     """Shuffle the tokens of a text, as `seed` says, and compare what the model predicts.
 

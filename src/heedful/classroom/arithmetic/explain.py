@@ -25,12 +25,12 @@ from heedful.core.checks import check_choice
 from heedful.core.errors import InputError, NotFound, nearest
 
 if TYPE_CHECKING:
-    from heedful.interp.inputs import Input, Text
+    from heedful.interp.inputs import Text
     from heedful.models.base import Model
 
 
 def explain(
-    subject: Model | str | Path | Mapping[str, Any], text: Text | Input | None = None,
+    subject: Model | str | Path | Mapping[str, Any], text: Text | None = None,
     target: Text | None = None, **options: Any,
 ) -> Derivation:  # fmt: skip
     """Work through a calculation with every operand and every result.

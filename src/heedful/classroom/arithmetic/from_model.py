@@ -21,7 +21,7 @@ from heedful.classroom.arithmetic.subject import Subject, check_lines, distinct_
 from heedful.classroom.arithmetic.worked import Derivation, Expression, Line, Numbers, op
 from heedful.core.checks import check_choice
 from heedful.core.errors import HeedfulError, InputError
-from heedful.interp.inputs import Input, Text, names_of, part_at, probe_input, reading
+from heedful.interp.inputs import Text, names_of, part_at, probe_input, reading
 from heedful.models.base import Model
 from heedful.nn.attention.attentive import Additive, AttentiveUnit, Concat, Decoding, InputFeeding
 from heedful.nn.attention.multi_head import Attention, CrossAttention
@@ -232,7 +232,7 @@ def explainable_topics(model: Model) -> list[str]:
 
 
 def explain_model(
-    model: Model, text: Text | Input, target: Text | None = None, *, topic: str = "attention", part: str = "",
+    model: Model, text: Text, target: Text | None = None, *, topic: str = "attention", part: str = "",
     head: int = 0, token: int | str = -1, **more: Any,
 ) -> Derivation:  # fmt: skip
     """The arithmetic of `model` on `text`."""

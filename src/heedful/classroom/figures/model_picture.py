@@ -69,7 +69,7 @@ class ModelPicture(Result):
 
 @torch.no_grad()
 def model_picture(
-    model: Model, text: Text | Input, target: Text | None = None, *, layer: int | str | None = None,
+    model: Model, text: Text, target: Text | None = None, *, layer: int | str | None = None,
     head: int | None = None, row: int | str | None = None,
 ) -> ModelPicture:  # fmt: skip
     """Return the picture of `text` in a model.

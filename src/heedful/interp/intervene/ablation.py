@@ -39,7 +39,7 @@ Heads = Mapping[str, Sequence[int]]  # path of a part → its heads: {"blocks.0.
 
 
 def without(
-    model: Model, heads: Heads | None = None, layers: Sequence[str] = (), *, mean: Text | Input | None = None
+    model: Model, heads: Heads | None = None, layers: Sequence[str] = (), *, mean: Text | None = None
 ) -> Watch:
     """A watch that switches heads and layers off in any call that takes it.
 
@@ -76,7 +76,7 @@ def _head_lists(heads: Heads) -> dict[str, list[int]]:
 
 @torch.no_grad()
 def means(
-    model: Model, reference: Text | Input, heads: Sequence[str] = (), layers: Sequence[str] = ()
+    model: Model, reference: Text, heads: Sequence[str] = (), layers: Sequence[str] = ()
 ) -> dict[str, Tensor]:
     """The means over all positions of a text, special tokens too: of every head of a part, (H, 1, K), under
     "PATH.heads"; of what a layer adds, output − input, (D,), under its path.
@@ -139,8 +139,8 @@ class Ablation(Result):
 
 @torch.no_grad()
 def ablate(
-    model: Model, text: Text | Input, target: Text | None = None, *, heads: Heads | None = None,
-    layers: Sequence[str] = (), mean: Text | Input | None = None,
+    model: Model, text: Text, target: Text | None = None, *, heads: Heads | None = None,
+    layers: Sequence[str] = (), mean: Text | None = None,
 ) -> Ablation:  # fmt: skip
     """The logits without these heads and layers: ablate(model, text, heads={"blocks.0.attn": [1]}).
 
@@ -274,7 +274,7 @@ class _ReportingWatch(Watch):
 
 @torch.no_grad()
 def each_head_effect(
-    model: Model, inputs: Input, heads: Mapping[str, int], *, mean: Text | Input | None = None
+    model: Model, inputs: Input, heads: Mapping[str, int], *, mean: Text | None = None
 ) -> Iterator[tuple[str, int, float]]:
     """Yield the part, the number and the effect of every head in turn: the mean KL(plain ‖ without) in nats.
 
@@ -296,7 +296,7 @@ def each_head_effect(
 
 
 def head_effects(
-    model: Model, text: Text | Input, target: Text | None = None, *, mean: Text | Input | None = None
+    model: Model, text: Text, target: Text | None = None, *, mean: Text | None = None
 ) -> dict[str, list[float]]:
     """Return how far predictions move, in nats, when each head alone is switched off, or says its mean."""
     given = reading(model, text, target)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from heedful.core.checks import check_integer, check_number
 from heedful.core.errors import InputError
-from heedful.interp.inputs import Input, Result, Text, choices, with_progress
+from heedful.interp.inputs import Result, Text, choices, with_progress
 from heedful.interp.intervene.comparison import CounterfactualPair, PatchingResult
 from heedful.interp.intervene.nodes import Node, NodeTable
 from heedful.interp.measurements import mean_interval
@@ -33,8 +33,8 @@ Edge = tuple[str, str]  # the names of a sender and a receiver, as `path_patchin
 class PromptPair(NamedTuple):
     """Two prompts of one length, and the answers that tell them apart."""
 
-    clean: Text | Input
-    corrupt: Text | Input
+    clean: Text
+    corrupt: Text
     right: int | str
     wrong: int | str | None = None
 

@@ -42,9 +42,7 @@ HEAD_VALUES = {"heads": "heads", "queries": "q", "keys": "k", "values": "v", "pa
 KINDS = ("residual", "attention", "mlp", *HEAD_VALUES)
 
 
-def both_inputs(
-    model: Model, clean: Text | Input, corrupt: Text | Input, target: Text | None
-) -> tuple[Input, Input]:
+def both_inputs(model: Model, clean: Text, corrupt: Text, target: Text | None) -> tuple[Input, Input]:
     """Return two inputs of the same length, which an encoder-decoder reads with the same target."""
     fixed = [x.target for x in (clean, corrupt) if isinstance(x, Input)]
     first = reading(model, clean, fixed[0] if target is None and fixed else target)
@@ -79,7 +77,7 @@ class CounterfactualPair:
 
     @classmethod
     def of(
-        cls, model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str,
+        cls, model: Model, clean: Text, corrupt: Text, right: int | str,
         wrong: int | str | None, *, target: Text | None = None, position: int = -1,
         watches: tuple[Watch | None, Watch | None] = (None, None),
     ) -> CounterfactualPair:  # fmt: skip

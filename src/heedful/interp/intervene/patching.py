@@ -38,7 +38,7 @@ from heedful.nn.context import Watch
 
 @torch.no_grad()
 def carry(
-    model: Model, clean: Text | Input, names: Sequence[str], positions: Sequence[int] | None = None,
+    model: Model, clean: Text, names: Sequence[str], positions: Sequence[int] | None = None,
     *, target: Text | None = None,
 ) -> Watch:  # fmt: skip
     """Return a watch that puts the values called `names`, as they are in `clean`, into any call given it.
@@ -84,7 +84,7 @@ def _check_shape(name: str, value: Tensor, now: Tensor) -> None:
 
 @torch.no_grad()
 def patch(
-    model: Model, clean: Text | Input, corrupt: Text | Input, names: Sequence[str],
+    model: Model, clean: Text, corrupt: Text, names: Sequence[str],
     positions: Sequence[int] | None = None, *, target: Text | None = None,
 ) -> Tensor:  # fmt: skip
     """Return the logits of `corrupt` with the values called `names` as they were in `clean`
@@ -98,7 +98,7 @@ def patch(
 
 @torch.no_grad()
 def activation_patching(
-    model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str,
+    model: Model, clean: Text, corrupt: Text, right: int | str,
     wrong: int | str | None = None, what: str = "residual", *, by_position: bool | None = None,
     target: Text | None = None, position: int = -1, rows: int | None = None,
 ) -> PatchingResult:  # fmt: skip
@@ -140,7 +140,7 @@ def put_back(clean: Watch, patch: Patch) -> Intervention:
 
 
 def causal_trace(
-    model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str, wrong: int | str,
+    model: Model, clean: Text, corrupt: Text, right: int | str, wrong: int | str,
     *, target: Text | None = None,
 ) -> dict[str, list[float]]:  # fmt: skip
     """Return which layer and position carry the answer: 0 where a patch does nothing, 1 where it restores all
@@ -159,7 +159,7 @@ ROWS = 16  # whose queries, keys or values are computed at once
 
 @torch.no_grad()
 def path_patching(
-    model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str,
+    model: Model, clean: Text, corrupt: Text, right: int | str,
     wrong: int | str | None = None, senders: Sequence[str] | str | None = None,
     receivers: Sequence[str] | str | None = None, *, target: Text | None = None, position: int = -1,
     rows: int | None = None,
@@ -235,7 +235,7 @@ EDGE_STEPS = 8
 
 
 def attribution_patching(
-    model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str,
+    model: Model, clean: Text, corrupt: Text, right: int | str,
     wrong: int | str | None = None, what: str = "residual", *, steps: int = 1,
     by_position: bool | None = None, target: Text | None = None, position: int = -1,
 ) -> PatchingResult:  # fmt: skip
@@ -260,7 +260,7 @@ def attribution_patching(
 
 
 def edge_attribution(
-    model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str,
+    model: Model, clean: Text, corrupt: Text, right: int | str,
     wrong: int | str | None = None, senders: Sequence[str] | str | None = None, *, steps: int = EDGE_STEPS,
     target: Text | None = None, position: int = -1,
 ) -> PatchingResult:  # fmt: skip
@@ -340,7 +340,7 @@ class AttributionGraph(Result):
 
 
 def attribution_graph(
-    model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str,
+    model: Model, clean: Text, corrupt: Text, right: int | str,
     wrong: int | str | None = None, *, edges: int = 16, senders: Sequence[str] | str | None = None,
     steps: int = EDGE_STEPS, target: Text | None = None, position: int = -1,
 ) -> AttributionGraph:  # fmt: skip

@@ -25,7 +25,6 @@ from heedful.core.checks import check_integer
 from heedful.core.errors import InputError
 from heedful.interp.activations import TokenWatch, token_rows
 from heedful.interp.inputs import (
-    Input,
     Result,
     Text,
     answer_id,
@@ -55,7 +54,7 @@ from heedful.nn.head import WordHead
 
 @torch.no_grad()
 def noise_trace(
-    model: Model, text: Text | Input, subject: Sequence[int | str], answer: int | str | None = None, *,
+    model: Model, text: Text, subject: Sequence[int | str], answer: int | str | None = None, *,
     what: str = "residual", noise: float = 3.0, samples: int = 10, window: int = 1, position: int = -1,
     seed: int = 0,
 ) -> PatchingResult:  # fmt: skip
@@ -104,7 +103,7 @@ def noise_trace(
 
 @torch.no_grad()
 def patchscope(
-    model: Model, text: Text | Input, token: int | str, name: str, prompt: str, place: int | str,
+    model: Model, text: Text, token: int | str, name: str, prompt: str, place: int | str,
     into: str | None = None, **settings: Any,
 ) -> Continuation:  # fmt: skip
     """Return what the model writes after a prompt in which one token has a vector of another text
@@ -145,7 +144,7 @@ class FunctionVector(Result):
 
 @torch.no_grad()
 def function_vector(
-    model: Model, prompts: Sequence[Text | Input], shuffled: Sequence[Text | Input],
+    model: Model, prompts: Sequence[Text], shuffled: Sequence[Text],
     answers: Sequence[int | str], *, heads: int = 10,
 ) -> FunctionVector:  # fmt: skip
     """Return the vector with which heads tell later layers what task the examples of a prompt show

@@ -20,7 +20,7 @@ from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
 from heedful.decode.loop import generate
 from heedful.interp.activations import Texts, TokenWatch, collect_activations, text_vectors
-from heedful.interp.inputs import Input, Result, Text, check_names, check_texts, choices, names_of, reading
+from heedful.interp.inputs import Result, Text, check_names, check_texts, choices, names_of, reading
 from heedful.interp.observe.prediction import default_position
 from heedful.models.base import Model
 from heedful.nn.context import Watch
@@ -111,7 +111,7 @@ class LogitChange(Result):
 
 
 @torch.no_grad()
-def logit_change(model: Model, text: Text | Input, watch: Watch) -> LogitChange:
+def logit_change(model: Model, text: Text, watch: Watch) -> LogitChange:
     """Return what a watch that steers does to the next prediction, or to that of the mask."""
     given = reading(model, text)
     at = default_position(model, given)

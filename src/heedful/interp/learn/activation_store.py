@@ -85,7 +85,7 @@ def _metadata(shard: Path) -> dict[str, Any]:
 
 
 def save_activations(
-    model: Model, texts: Iterable[Text | Input], names: Sequence[str], folder: str | Path, *,
+    model: Model, texts: Iterable[Text], names: Sequence[str], folder: str | Path, *,
     max_length: int | None = None, shard_tokens: int = 2**16, max_tokens: int = MAX_TOKENS,
     dtype: torch.dtype = torch.float32,
 ) -> ActivationStore:  # fmt: skip
@@ -133,7 +133,7 @@ def save_activations(
 
 
 def _chunks(
-    model: Model, texts: Iterator[Text | Input], max_length: int | None, tokens: int
+    model: Model, texts: Iterator[Text], max_length: int | None, tokens: int
 ) -> Iterator[list[Input]]:
     """Yield lists of whole texts with `tokens` tokens or a few more."""
     chunk, count = list[Input](), 0

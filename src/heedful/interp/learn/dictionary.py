@@ -45,6 +45,7 @@ from heedful.interp.activations import (
     collect_activations,
     content_tokens,
     mean_loss,
+    prepare_inputs,
 )
 from heedful.interp.inputs import Result, names_of, with_progress
 from heedful.interp.learn.activation_store import ActivationStore
@@ -469,22 +470,22 @@ def score_dictionary(
     """Return how sparse a dictionary is and what a model loses that computes with it."""
     config, device = dictionary.config, dictionary.decoder.device
     names = list(dict.fromkeys((*config.sources, *config.targets)))
-    activations = collect_activations(model, texts, names, max_length=max_length)
+    inputs = prepare_inputs(model, texts, max_length=max_length)  # once: an encoder-decoder writes targets
+    activations = collect_activations(model, inputs, names)
     keep = content_tokens(model, activations[names[0]])
     x, y = (torch.cat([activations[n].values for n in s], 1) for s in (config.sources, config.targets))
     keep &= x.norm(dim=1) <= float(dictionary.outlier)
     x, y = x[keep].to(device), y[keep].to(device)
     f = torch.cat([dictionary.encode(rows) for rows in x.split(4096)])
     error = (dictionary.decode(f, x) - y).square().sum()
-    loss, middle = (lambda watch: mean_loss(model, texts, watch, max_length=max_length)), y.mean(0)
-    losses = [math.nan] * 3
+    losses, middle = [math.nan] * 3, y.mean(0)
     if len(config.targets) == 1:
         changes = torch.zeros_like, middle.expand_as  # of one vector per token, also where a value has heads
         watches = [replace_value(dictionary), *(TokenWatch({config.target: change}) for change in changes)]
-        losses = [loss(watch) for watch in watches]
+        losses = [mean_loss(model, inputs, watch) for watch in watches]
     return DictionaryScores(
         float((f > 0).float().sum(1).mean()), float(1 - error / (y - middle).square().sum()),
-        float((f == 0).all(0).float().mean()), loss(None), *losses,
+        float((f == 0).all(0).float().mean()), mean_loss(model, inputs), *losses,
     )  # fmt: skip
 
 

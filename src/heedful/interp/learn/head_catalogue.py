@@ -243,7 +243,7 @@ class HeadLook(Result):
 
 @torch.no_grad()
 def find_heads(
-    model: Model, text: Text | Input, from_token: int | str, to_token: int | str,
+    model: Model, text: Text, from_token: int | str, to_token: int | str,
     target: Text | None = None, *, count: int | None = 10,
 ) -> list[HeadLook]:  # fmt: skip
     """Return which heads look from one token at another, the strongest first.

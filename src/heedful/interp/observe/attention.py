@@ -102,7 +102,7 @@ class AttentionResult:
 
 @torch.no_grad()
 def attention(
-    model: Model, text: Text | Input, target: Text | None = None, *, only: Sequence[str] = ("*",)
+    model: Model, text: Text, target: Text | None = None, *, only: Sequence[str] = ("*",)
 ) -> AttentionResult:
     """Every pattern of one pass over `text`; `only` keeps some: ("blocks.0.*", "decoder.*.cross")."""
     given = reading(model, text, target)
@@ -164,7 +164,7 @@ def shares(pattern: Tensor, kind: str | None = "effective") -> Tensor:
 
 
 def head_scores(
-    model: Model, text: Text | Input, target: Text | None = None, *, induction: int = 16, seed: int = 0
+    model: Model, text: Text, target: Text | None = None, *, induction: int = 16, seed: int = 0
 ) -> list[HeadScore]:
     """Scores of every head on `text`. A signed pattern is scored by the sizes of its entries.
 
@@ -294,7 +294,7 @@ def unscaled_pattern(
     return masked_softmax(products + bias, pattern != 0)
 
 
-def rollout(model: Model, text: Text | Input, target: Text | None = None, *, side: str = "") -> Tensor:
+def rollout(model: Model, text: Text, target: Text | None = None, *, side: str = "") -> Tensor:
     """A_L … A_1 with A = ½ mean_h pattern + ½ I: how far each input token reaches each output, (T, T)
 
     (Abnar and Zuidema 2020, eq. 1.) `side` is a stack: encoder, decoder, blocks; the last by
@@ -307,9 +307,7 @@ def rollout(model: Model, text: Text | Input, target: Text | None = None, *, sid
     return out
 
 
-def mixed_layers(
-    model: Model, text: Text | Input, side: str = "", target: Text | None = None
-) -> list[Tensor]:
+def mixed_layers(model: Model, text: Text, side: str = "", target: Text | None = None) -> list[Tensor]:
     """Return ½ mean_h pattern + ½ I of every layer of a stack, rows summing to 1, in float64."""
     seen = attention(model, text, target)
     stacks = list(dict.fromkeys(name.split(".")[0] for name in seen.patterns))
@@ -331,9 +329,8 @@ def mixed_layers(
 
 
 def attention_flow(
-    model: Model, text: Text | Input, target: Text | None = None, *, side: str = "",
-    position: int | str | None = -1,
-) -> Tensor:  # fmt: skip
+    model: Model, text: Text, target: Text | None = None, *, side: str = "", position: int | str | None = -1
+) -> Tensor:
     """Return the most that can flow from each input token to `position` of the last layer, (T,)
 
     (Abnar and Zuidema 2020 §3.) Weights, ½ mean_h pattern + ½ I, are capacities of pipes between layers. With

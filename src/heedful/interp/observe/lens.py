@@ -93,7 +93,7 @@ def read_out(model: Model, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def logit_lens(model: Model, text: Text | Input, target: Text | None = None) -> Lens:
+def logit_lens(model: Model, text: Text, target: Text | None = None) -> Lens:
     """head(norm(x_l)) of every layer l: the model's own last norm and head on what each layer hands on
 
     (nostalgebraist 2020.) A layer whose vectors have another width than the last one's is left out.
@@ -132,9 +132,7 @@ class Surprisal(Result):
 
 
 @torch.no_grad()
-def surprisal(
-    model: Model, text: Text | Input, target: Text | None = None, *, mask: int | None = None
-) -> Surprisal:
+def surprisal(model: Model, text: Text, target: Text | None = None, *, mask: int | None = None) -> Surprisal:
     """−log₂ p(x_t | x_<t); of an encoder −log₂ p(x_t | all others), each token masked in turn.
 
     (The second: Salazar et al. 2020.) `mask` is the id that hides a token, where no tokenizer says it.
@@ -156,7 +154,7 @@ class Losses(Result):
     count: tuple[int, ...]
 
 
-def loss_by_position(model: Model, texts: Sequence[Text | Input]) -> Losses:
+def loss_by_position(model: Model, texts: Sequence[Text]) -> Losses:
     """What a model gains from what came before: the mean over texts of −log p(x_t | x_<t), for each place t
 
     (Kaplan et al. 2020 §4.) A model that uses its context gets surer with t; one that forgets stays as it is.
@@ -205,7 +203,7 @@ class NearestTokens(Result):
 
 @torch.no_grad()
 def neighbours(
-    model: Model, text: Text | Input, target: Text | None = None, *, name: str = "", count: int = 5
+    model: Model, text: Text, target: Text | None = None, *, name: str = "", count: int = 5
 ) -> NearestTokens:
     """The token vectors nearest to the states called `name` ("blocks.3.output"); the last layer's if ''."""
     given, (where, stack) = reading(model, text, target), stack_of(model)
@@ -301,7 +299,7 @@ def train_tuned_lens(
 
 
 @torch.no_grad()
-def tuned_lens(model: Model, text: Text | Input, lens: TunedLens, target: Text | None = None) -> Lens:
+def tuned_lens(model: Model, text: Text, lens: TunedLens, target: Text | None = None) -> Lens:
     """Return what each layer would predict through a tuned lens; the last row is the model's own prediction.
 
     The result is that of `logit_lens`: the most likely tokens, ranks and entropies by layer and position.

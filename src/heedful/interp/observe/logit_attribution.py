@@ -108,7 +108,7 @@ class LogitAttribution(Result):
 
 @torch.no_grad()
 def logit_attribution(
-    model: Model, text: Text | Input, answer: int | str | None = None, wrong: int | str | None = None,
+    model: Model, text: Text, answer: int | str | None = None, wrong: int | str | None = None,
     position: int = -1, *, target: Text | None = None, watch: Watch | None = None,
 ) -> LogitAttribution:  # fmt: skip
     """Return what each part adds by itself to the logit of `answer`, or to its lead over `wrong`

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.interp.inputs import Input, Result, Text, reading
+from heedful.interp.inputs import Result, Text, reading
 from heedful.interp.observe.mixing import attention_groups, parts_of, state_note
 from heedful.interp.observe.prediction import is_causal
 from heedful.models.base import Model
@@ -70,7 +70,7 @@ def recurrent_parts(model: Model) -> list[RecurrentPart]:
 
 
 @torch.no_grad()
-def states(model: Model, text: Text | Input, target: Text | None = None) -> dict[str, Any]:
+def states(model: Model, text: Text, target: Text | None = None) -> dict[str, Any]:
     """Run a model and summarise its states, norms, neurons and cache: see `summarise_states`."""
     watch = reading(model, text, target).record(model, "*")
     return summarise_states(

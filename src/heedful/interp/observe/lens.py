@@ -102,7 +102,7 @@ def logit_lens(model: Model, text: Text, target: Text | None = None) -> Lens:
 
 
 def _read_layers(model: Model, inputs: Input, translate: Callable[[int, Tensor], Tensor]) -> Lens:
-    """Read out every layer as wide as the last, after `translate`, which the last needs not."""
+    """Read out the last layer as it is, and each layer that is as wide after `translate`."""
     names = layer_names(model, predicting=True)
     watch = inputs.record(model, *names)
     last = watch[names[-1]]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heedful.classroom.exercises.code_exercises import check_names, hints_of, stubs, summaries, write_stubs
+from heedful.classroom.exercises.code_exercises import check_names, code_exercises, write_stubs
 from heedful.classroom.exercises.student_record import (
     count_done,
     describe_states,
@@ -284,12 +284,14 @@ def exercise_code(
     """List the code exercises, give a hint for one, or write a file of their stubs."""
     chosen = check_names(names or None)
     if list_all:
-        return print_progress("equation", {name: summaries()[name] for name in stubs()}, json)
+        return print_progress(
+            "equation", {name: one.equation for name, one in code_exercises().items()}, json
+        )
     if hint:
         if len(names) > 1:
             raise InputError(f"a hint is for one exercise, and {len(names)} were named", hint="name one")
-        name = names[0] if names else next_exercise(read_progress(list(stubs()))) or chosen[0]
-        hints = hints_of(name)
+        name = names[0] if names else next_exercise(read_progress(list(code_exercises()))) or chosen[0]
+        hints = code_exercises()[name].hints
         level = record_hint(name, len(hints))
         text = hints[level - 1]
         if json:
@@ -446,7 +448,7 @@ def grade_code(path: Path, names: Sequence[str] = (), *, json: bool = False) -> 
         for note in result.notes:
             print(f"note: {note}")
         print(f"protected by: {', '.join(result.protections)}")
-        print(f"\n{result.right} right in {path}, {format_done(read_progress(list(stubs())))}")
+        print(f"\n{result.right} right in {path}, {format_done(read_progress(list(code_exercises())))}")
     if any(grade.verdict == "wrong" for grade in result.grades):
         raise typer.Exit(1)
 

@@ -15,7 +15,7 @@ import pytest
 
 from heedful.classroom.exercises import classes, other_graders
 from heedful.classroom.exercises.classes import ClassFile, read_class
-from heedful.classroom.exercises.code_exercises import CodeExercise, code_exercises, edit_text, solution_texts
+from heedful.classroom.exercises.code_exercises import CodeExercise, code_exercises, edit_text
 from heedful.classroom.exercises.number_exercises import new_problem
 from heedful.classroom.exercises.sheets import FORMATS, key_numbers, read_sheet
 from heedful.cli import main
@@ -66,9 +66,9 @@ def hand_in(class_file: ClassFile, number: int, functions: tuple[str, ...] = FUN
             expected += share * assignment.exercises[name]
     parts = [other_graders.IMPORTS]
     for n, name in enumerate(functions):
-        exercise, (head, body) = code_exercises()[name], solution_texts()[name]
+        exercise = code_exercises()[name]
         wrong = (number + n) % 4 == 0
-        parts.append(head + "\n" + (plant(exercise, body, number) if wrong else body))
+        parts.append(exercise.head + "\n" + (plant(exercise, number) if wrong else exercise.body))
         expected += 0 if wrong else assignment.exercises[name]
     if functions:
         (place / "solution.py").write_text("\n\n".join(parts))
@@ -81,10 +81,10 @@ def hand_in(class_file: ClassFile, number: int, functions: tuple[str, ...] = FUN
 DAYS_LATE = (0, 0, 1, 0, 0)
 
 
-def plant(exercise: CodeExercise, body: str, number: int) -> str:
+def plant(exercise: CodeExercise, number: int) -> str:
     """Return the solution with one known mistake."""
     mistake = exercise.mistakes[number % len(exercise.mistakes)]
-    return edit_text(body, [mistake.edit]) or ""
+    return edit_text(exercise.body, [mistake.edit]) or ""
 
 
 def heed(capsys: pytest.CaptureFixture[str], *words: object) -> str:

@@ -19,15 +19,12 @@ import heedful
 from heedful.classroom.exercises import code_grading as code_compare
 from heedful.classroom.exercises import code_models
 from heedful.classroom.exercises.code_exercises import (
+    SOLUTIONS,
     CodeExercise,
     Mistake,
     code_exercises,
     edit_text,
-    exercise_texts,
-    hints_of,
-    solution_texts,
     stub_file,
-    stubs,
     write_stubs,
 )
 from heedful.classroom.exercises.code_grading import find_difference, is_finite
@@ -59,14 +56,15 @@ def alike(exercise: CodeExercise, a: Any, b: Any) -> bool:
     return find_difference(a, b, exercise.outputs) is None
 
 
-def test_there_are_fifteen_exercises_in_the_order_of_their_stubs() -> None:
-    assert list(EXERCISES) == list(stubs()) == list(exercise_texts())
+def test_there_are_fifteen_exercises_in_the_order_of_their_solutions() -> None:
+    solutions = re.findall(r"^def (\w+)", SOLUTIONS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert list(EXERCISES) == solutions
     assert len(EXERCISES) == 15
 
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_hints_ask_a_question_before_they_tell(name: str) -> None:
-    hints = hints_of(name)
+    hints = EXERCISES[name].hints
     assert len(hints) == 3
     assert "?" in hints[0]
     assert "?" not in hints[2]
@@ -84,9 +82,8 @@ def test_the_example_of_a_stub_is_right(exercise: CodeExercise) -> None:
 
 @pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
 def test_every_edit_of_a_mistake_finds_its_text_in_the_solution(exercise: CodeExercise) -> None:
-    _, body = solution_texts()[exercise.name]
     texts = [(mistake.name, text) for mistake in exercise.mistakes for text in mistake.edit]
-    assert [pair for pair in texts if pair[1] not in body] == []
+    assert [pair for pair in texts if pair[1] not in exercise.body] == []
 
 
 def test_edits_side_by_side_go_together_and_edits_of_one_text_do_not() -> None:

@@ -36,7 +36,7 @@ from typing import Any
 
 import yaml
 
-from heedful.classroom.exercises.code_exercises import solution_texts, stub_file, stubs
+from heedful.classroom.exercises.code_exercises import code_exercises, stub_file
 from heedful.classroom.exercises.number_exercises import EXERCISES, Owner, new_problem
 from heedful.classroom.exercises.sheets import FORMATS, READ, SUFFIXES, read_sheet
 from heedful.classroom.text_files import describe_yaml_error, load_yaml
@@ -144,7 +144,7 @@ def _read_students(value: Any, folder: Path) -> dict[str, Student]:
 def _read_assignment(name: str, row: Mapping[str, Any]) -> Assignment:
     points = row["exercises"]
     points = points if isinstance(points, Mapping) else dict.fromkeys(points, 1)
-    known = [*EXERCISES, *solution_texts()]
+    known = [*EXERCISES, *code_exercises()]
     for exercise in points:
         if exercise not in known:
             raise NotFound(f"{name}: no exercise is called {exercise!r}", hint=nearest(str(exercise), known))
@@ -163,7 +163,7 @@ def write_sheets(
     suffix = next(
         suffix for suffix, name in SUFFIXES.items() if name == check_choice("format", form, FORMATS)
     )
-    functions = [name for name in assignment.exercises if name in stubs()]
+    functions = [name for name in assignment.exercises if name in code_exercises()]
     for student in class_file.students:
         for name in assignment.exercises:
             if name in EXERCISES:
@@ -321,7 +321,7 @@ def exercises_in(path: Path) -> list[str]:
         name = sheet_field(path, "exercise")
         return [name] if name in EXERCISES else []
     defined = re.findall(r"^def (\w+)", path.read_text(encoding="utf-8-sig", errors="replace"), re.MULTILINE)
-    return [name for name in defined if name in solution_texts()]
+    return [name for name in defined if name in code_exercises()]
 
 
 def grade_submission(

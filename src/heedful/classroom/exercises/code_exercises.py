@@ -66,19 +66,49 @@ class Output:
 
 @dataclass(frozen=True)
 class CodeExercise:
-    """One function to write; `outputs` names the values that are returned, if there are several."""
+    """One function to write. Its solution, its inputs and its model are imported when they are asked for.
+
+    `head` is the source of the solution up to the end of its docstring, `body` its lines. The hints are a
+    question, what to compute, and nearly the line itself.
+    """
 
     name: str
     title: str
-    solution: Function
-    cases: Callable[[], Sequence[Case]]
-    mistakes: tuple[Mistake, ...]
     model: str  # the real model that it stands in
-    outputs: tuple[str, ...] = ()
+    hints: tuple[str, ...]
+    mistakes: tuple[Mistake, ...]
+    head: str
+    body: str
+    outputs: tuple[str, ...] = ()  # names of the values that are returned, if there are several
     ready_made: tuple[str, ...] = ()  # functions of libraries that are the exercise already
 
+    @property
+    def stub(self) -> str:
+        """The source that a student fills in."""
+        return f"{self.head}\n    raise NotImplementedError"
+
+    @property
+    def equation(self) -> str:
+        """The first line of the docstring."""
+        return self.head.partition('"""')[2].partition("\n")[0]
+
+    @property
+    def solution(self) -> Function:
+        """The function as a textbook would write it."""
+        from heedful.classroom.exercises import code_solutions
+
+        function: Function = getattr(code_solutions, self.name)
+        return function
+
+    def cases(self) -> Sequence[Case]:
+        """Return the inputs that a function is tried on."""
+        from heedful.classroom.exercises import code_cases
+
+        cases: Sequence[Case] = getattr(code_cases, self.name)()
+        return cases
+
     def place_in_model(self, function: Function) -> Output:
-        """Return the model's output with a function in its place; models are imported here, not before."""
+        """Return the model's output with a function in its place."""
         from heedful.classroom.exercises import code_models
 
         output: Output = getattr(code_models, f"place_{self.name}")(function)
@@ -88,13 +118,12 @@ class CodeExercise:
         """Return the solution with mistakes in it; None if their edits do not go together."""
         from heedful.classroom.exercises import code_solutions
 
-        head, body = solution_texts()[self.name]
-        edited = edit_text(body, [mistake.edit for mistake in mistakes])
+        edited = edit_text(self.body, [mistake.edit for mistake in mistakes])
         if edited is None:
             return None
         namespace = dict(vars(code_solutions))
         try:
-            exec(f"{head}\n{edited}", namespace)  # the package's own text
+            exec(f"{self.head}\n{edited}", namespace)  # the package's own text
         except SyntaxError:
             return None
         function: Function = namespace[self.name]
@@ -121,64 +150,30 @@ def edit_text(text: str, edits: Iterable[Mapping[str, str]]) -> str | None:
 
 
 @functools.cache
-def exercise_texts() -> dict[str, dict[str, Any]]:
-    """Return what exercises.yaml says of each exercise, in their order."""
+def code_exercises() -> dict[str, CodeExercise]:
+    """Return the exercises by name, in their order."""
     from heedful.classroom.text_files import load_yaml
 
-    texts: dict[str, dict[str, Any]] = load_yaml(
-        SOLUTIONS.with_name("code_exercises.yaml").read_text(encoding="utf-8")
-    )
-    return texts
-
-
-@functools.cache
-def solution_texts() -> dict[str, tuple[str, str]]:
-    """Return the source of each solution in two parts: up to the end of its docstring, and its lines."""
     source = SOLUTIONS.read_text(encoding="utf-8")
-    lines = source.splitlines()
-    texts = {}
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.FunctionDef):
-            first, after_docstring, last = node.lineno - 1, node.body[0].end_lineno, node.end_lineno
-            texts[node.name] = (
-                "\n".join(lines[first:after_docstring]), "\n".join(lines[after_docstring:last])
-            )  # fmt: skip
-    return texts
-
-
-def stubs() -> dict[str, str]:
-    """Return the source of each stub by its name, in the order of the exercises."""
-    return {name: f"{head}\n    raise NotImplementedError" for name, (head, _) in solution_texts().items()}
-
-
-def summaries() -> dict[str, str]:
-    """Return the equation of each exercise: the first line of its stub's docstring."""
-    return {name: head.partition('"""')[2].partition("\n")[0] for name, (head, _) in solution_texts().items()}
-
-
-def hints_of(name: str) -> list[str]:
-    """Return three hints for an exercise: a question, what to compute, nearly the line itself."""
-    return list(exercise_texts()[name]["hints"])
-
-
-@functools.cache
-def code_exercises() -> dict[str, CodeExercise]:
-    """Return the exercises by name; torch is imported here, not before."""
-    from heedful.classroom.exercises import code_cases, code_solutions
-
-    return {
-        name: CodeExercise(
-            name, row["title"], getattr(code_solutions, name), getattr(code_cases, name),
+    lines, exercises = source.splitlines(), {}
+    functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    texts = load_yaml(SOLUTIONS.with_name("code_exercises.yaml").read_text(encoding="utf-8"))
+    for name, row in texts.items():
+        node = functions[name]
+        after_docstring = node.body[0].end_lineno
+        exercises[name] = CodeExercise(
+            name, row["title"], row["model"], tuple(row["hints"]),
             tuple(Mistake(mistake, **texts) for mistake, texts in row["mistakes"].items()),
-            row["model"], tuple(row.get("outputs", ())), tuple(row.get("ready_made", ())),
-        )
-        for name, row in exercise_texts().items()
-    }  # fmt: skip
+            "\n".join(lines[node.lineno - 1 : after_docstring]),
+            "\n".join(lines[after_docstring : node.end_lineno]),
+            tuple(row.get("outputs", ())), tuple(row.get("ready_made", ())),
+        )  # fmt: skip
+    return exercises
 
 
 def check_names(names: Sequence[str] | None) -> list[str]:
     """Return names of exercises, all of them for None; an unknown one is an error."""
-    every = list(solution_texts())
+    every = list(code_exercises())
     for name in names or ():
         if name not in every:
             hint = nearest(name, every) or f"there are {', '.join(every)}"
@@ -190,7 +185,7 @@ def stub_file(names: Sequence[str] | None = None, name: str = "solution.py") -> 
     """Return the text of a file with the stubs of these exercises, or of all."""
     names = check_names(names)
     header = HEADER.format(name=name, first=names[0])
-    return "\n\n\n".join([header.rstrip("\n"), *(stubs()[one] for one in names)]) + "\n"
+    return "\n\n\n".join([header.rstrip("\n"), *(code_exercises()[one].stub for one in names)]) + "\n"
 
 
 def write_stubs(path: str | Path, names: Sequence[str] | None = None, *, force: bool = False) -> Path:

@@ -12,7 +12,6 @@ import math
 import re
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -129,11 +128,8 @@ def grade_source(
     """Grade the functions that a text of Python defines."""
     start, names, notes = time.perf_counter(), check_names(names), []
     source, broken = leave_out_broken(source, name)
-    with ThreadPoolExecutor(1) as executor:
-        wanted = [one for one in names if one not in broken]
-        future = executor.submit(run_submission, source, wanted, name=name, inside=inside, limits=limits)
-        exercises = code_exercises()  # imports torch while the process does
-        result = future.result()
+    wanted, exercises = [one for one in names if one not in broken], code_exercises()
+    result = run_submission(source, wanted, name=name, inside=inside, limits=limits)
     if result.load_error is not None:
         notes.append(f"{result.load_error.message}: what stands below it was not read")
     notes += import_notes(source)

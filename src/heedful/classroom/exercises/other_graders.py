@@ -18,7 +18,7 @@ from heedful.classroom.exercises.classes import (
     read_class,
     write_new,
 )
-from heedful.classroom.exercises.code_exercises import solution_texts, stubs
+from heedful.classroom.exercises.code_exercises import code_exercises
 from heedful.classroom.exercises.number_exercises import Owner, new_problem
 from heedful.classroom.exercises.sheets import READ, given_texts, question_line
 from heedful.classroom.text_files import load_yaml, notebook
@@ -40,9 +40,9 @@ def export_nbgrader(class_file: ClassFile, assignment: Assignment, folder: Path)
     """
     cells = [_cell("markdown", f"# {assignment.name}\n\n{class_file.name}")]
     for name, points in assignment.exercises.items():
-        if name in stubs():
-            head, body = solution_texts()[name]
-            answer = f"{IMPORTS}\n\n{head}\n    ### BEGIN SOLUTION\n{body}\n    ### END SOLUTION"
+        if exercise := code_exercises().get(name):
+            solution = f"    ### BEGIN SOLUTION\n{exercise.body}\n    ### END SOLUTION"
+            answer = f"{IMPORTS}\n\n{exercise.head}\n{solution}"
             test = f"check_function({name}, {points:g})"
         else:
             problem = new_problem(name, assignment.name, owner=class_file.owner(assignment))
@@ -76,7 +76,6 @@ def _cell(kind: str, text: str, **grading: Any) -> dict[str, Any]:
 
 def check_function(function: Callable[..., Any], points: float) -> float:
     """Return the points of a function that is right; raise AssertionError with what is wrong with it."""
-    from heedful.classroom.exercises.code_exercises import code_exercises
     from heedful.classroom.exercises.code_grading import grade_function
     from heedful.classroom.exercises.sandbox import FunctionRun, SolutionError
 

@@ -218,8 +218,8 @@ def serve() -> None:
 
     A system without fork runs one job in this process, which ends with it.
     """
-    code_exercises()
-    import_module("heedful.classroom.exercises.code_models")  # once: every submission is forked from here
+    for name in ("code_cases", "code_models"):  # once: every submission is forked from here
+        import_module(f"heedful.classroom.exercises.{name}")
     torch.set_num_threads(1)
     for line in sys.stdin.buffer:
         job = json.loads(line)

@@ -14,10 +14,7 @@ from starlette.responses import Response
 from heedful.classroom.exercises.code_exercises import (
     check_names,
     code_exercises,
-    hints_of,
     stub_file,
-    stubs,
-    summaries,
 )
 from heedful.classroom.exercises.code_grading import grade_solution, grade_source
 from heedful.classroom.exercises.number_exercises import EXERCISES, new_problem
@@ -49,16 +46,17 @@ class Solution(BaseModel):
 @router.get("/api/exercises")
 def list_exercises() -> Response:
     """The code exercises in order: what to write, how far the student is, the hints taken so far."""
-    exercises, progress = code_exercises(), read_progress(list(stubs()))
+    exercises = code_exercises()
+    progress = read_progress(list(exercises))
     states = describe_states(progress)
     rows: list[dict[str, Any]] = []
     for name, exercise in exercises.items():
         entry = progress[name]
-        hints = hints_of(name)
-        about = {"title": exercise.title, "equation": summaries()[name], "model": exercise.model}
-        row = {"name": name, "state": states[name], "levels": len(hints)}
-        row |= {"stub": stubs()[name], "file": stub_file([name])}
-        rows.append(row | about | vars(entry) | {"hints": hints[: entry.hints]})
+        rows.append({
+            "name": name, "state": states[name], "levels": len(exercise.hints), "stub": exercise.stub,
+            "file": stub_file([name]), "title": exercise.title, "equation": exercise.equation,
+            "model": exercise.model, **vars(entry), "hints": exercise.hints[: entry.hints],
+        })  # fmt: skip
     return Json({"exercises": rows, "next": next_exercise(progress), "file": stub_file()})
 
 
@@ -66,7 +64,7 @@ def list_exercises() -> Response:
 def give_hint(name: str) -> Response:
     """The next hint, which is remembered as taken."""
     check_names([name])
-    hints = hints_of(name)
+    hints = code_exercises()[name].hints
     level = record_hint(name, len(hints))
     return Json({"name": name, "level": level, "levels": len(hints), "hint": hints[level - 1]})
 

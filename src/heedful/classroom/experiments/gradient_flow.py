@@ -19,6 +19,7 @@ from torch import Tensor
 
 from heedful.core.errors import InputError
 from heedful.interp.gradients import GradientByDistance
+from heedful.interp.inputs import Result
 from heedful.models.base import LM, evaluation_mode
 from heedful.nn.context import Watch
 from heedful.nn.recurrent import Recurrence
@@ -48,15 +49,15 @@ def loss_gradient_by_distance(model: LM, tokens: Tensor, labels: Tensor) -> Grad
     return GradientByDistance(tuple(range(len(norms))), tuple(norms.tolist()))
 
 
-def fit_rate(gradient: GradientByDistance, nearest: int = NEAREST) -> LineFit:
+def fit_rate(gradient: GradientByDistance) -> LineFit:
     """Fit ln ‖∂L_T/∂x_{T−k}‖ = c + rate · k, up to where the gradient drowns in rounding.
 
     The first input of a text is also left out, because attention treats the first token differently.
     """
-    norms = np.asarray(gradient.norms[nearest:-1])
+    norms = np.asarray(gradient.norms[NEAREST:-1])
     drowned = np.flatnonzero(norms <= SMALLEST * 1e3)
     end = max(int(drowned[0]), 3) if len(drowned) else len(norms)
-    return fit_exponential(gradient.distances[nearest : nearest + end], norms[:end])
+    return fit_exponential(gradient.distances[NEAREST : NEAREST + end], norms[:end])
 
 
 def exploding_rates(
@@ -92,7 +93,7 @@ STUDENT = (
 
 
 @dataclass(frozen=True)
-class LineFit:
+class LineFit(Result):
     """y = intercept + slope · x by least squares, with the 95 % interval of the slope."""
 
     slope: float
@@ -100,10 +101,6 @@ class LineFit:
     low: float
     high: float
     residual: float  # root mean square of what the line leaves over
-
-    def to_dict(self) -> dict[str, float]:
-        """Return the fit as plain numbers."""
-        return {name: float(value) for name, value in vars(self).items()}
 
 
 def student_quantile(degrees: int) -> float:

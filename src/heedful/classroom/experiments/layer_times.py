@@ -19,6 +19,7 @@ from heedful.classroom.experiments.systems import SizedSystem, System, build_sys
 from heedful.core.devices import one_thread
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches, ShuffledOrder
+from heedful.interp.inputs import Result
 from heedful.models import find_config
 from heedful.models.base import LM
 from heedful.models.counting import count
@@ -28,12 +29,13 @@ from heedful.train.fit import fit
 from heedful.weights.loading import build
 
 MIN_REPEATS, MAX_REPEATS = 2, 10  # calls of a size in a round
+CALL_SECONDS = 0.1  # of them, after which no further call begins
 MIN_ROUNDS, MAX_ROUNDS = 3, 8  # over all sizes
 ROUND_SECONDS = 16.0  # of processor time, after which no further round begins
 VOCAB = 16  # no token is read
 
 
-def shortest_seconds(call: Callable[[], object], device: torch.device, seconds: float = 0.1) -> float:
+def shortest_seconds(call: Callable[[], object], device: torch.device) -> float:
     """Return the shortest time of a call: what else the machine does only ever adds.
 
     On a CPU it is the processor time of this thread, so that other processes on the same cores do not
@@ -43,7 +45,7 @@ def shortest_seconds(call: Callable[[], object], device: torch.device, seconds: 
     times: list[float] = []
     now = time.perf_counter if device.type == "cuda" else time.thread_time
     began = now()
-    while len(times) < MIN_REPEATS or (len(times) < MAX_REPEATS and now() - began < seconds):
+    while len(times) < MIN_REPEATS or (len(times) < MAX_REPEATS and now() - began < CALL_SECONDS):
         if device.type == "cuda":
             events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
             events[0].record()
@@ -59,7 +61,7 @@ def shortest_seconds(call: Callable[[], object], device: torch.device, seconds: 
 
 
 @dataclass(frozen=True)
-class LayerTimes:
+class LayerTimes(Result):
     """Seconds of one layer at some lengths and at some widths, and the exponents of both at the far end."""
 
     lengths: tuple[int, ...]
@@ -70,10 +72,6 @@ class LayerTimes:
     length: int
     length_exponent: LineFit
     dim_exponent: LineFit
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values."""
-        return {n: v.to_dict() if isinstance(v, LineFit) else v for n, v in vars(self).items()}
 
 
 @torch.no_grad()

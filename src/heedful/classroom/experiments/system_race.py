@@ -105,7 +105,7 @@ class Race(Comparison):
             "lengths": [longer * n for n in s.layer_lengths], "dims": s.layer_dims, "dim": s.layer_dim,
             "length": s.layer_length, "fit_points": s.fit_points,
         }  # fmt: skip
-        measure = lambda: measure_layer_times(system, device=self.device, **options).to_dict()
+        measure = partial(measure_layer_times, system, device=self.device, **options)
         yield Measurement(f"layer-{system.family}", options, measure)
 
     def generation(self, competitor: SizedSystem) -> Iterator[Measurement]:
@@ -195,7 +195,7 @@ class Race(Comparison):
             for name, one in (("trained", self.load_trained(competitor)), ("untrained", new)):
                 labels = batch.labels[rows].clamp(min=0)
                 curve = loss_gradient_by_distance(cast(LM, one), batch.tokens[rows], labels)
-                curves[name] = {"norms": curve.norms, "rate": fit_rate(curve).to_dict()}
+                curves[name] = {"norms": curve.norms, "rate": fit_rate(curve)}
             return curves
 
         settings = self.training_settings(competitor) | {"rows": s.gradient_rows}

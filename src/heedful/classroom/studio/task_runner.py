@@ -42,6 +42,7 @@ from heedful.word2vec import Word2Vec
 IMAGE_TASKS = ("image-to-text", "image-classification")
 LISTENING = threading.Lock()  # for warnings
 VECTOR_FIELDS = {"neighbours": ("word",), "analogy": ("a", "b", "c")}  # of word vectors
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")  # settings by which tokens are drawn
 # What the page calls a setting of generation → what a pipeline calls it.
 SETTING_NAMES = {"max_tokens": "max_new_tokens", "beams": "num_beams", "n": "num_return_sequences"}
 
@@ -74,18 +75,22 @@ def _clean(value: Any) -> Any:
 
 
 def pipeline_options(task: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings under the pipeline's names; without a temperature the most likely token is taken."""
+    """Return settings under the pipeline's names."""
     kind = TASKS[task].load()
     given = {k: v for k, v in parameters.items() if v is not None}
     # What is too long is cut and reported; where it can be cut.
     cut = {"truncation": True} if "truncation" in inspect.signature(kind.predict).parameters else {}
     if not is_generating(task):
         return {**kind.form_options, **given, **cut}
-    temperature = float(given.pop("temperature", 0) or 0)
-    if not temperature:
-        given = {k: v for k, v in given.items() if k not in ("top_k", "top_p", "min_p")}
-    sampling = {"do_sample": temperature > 0} | ({"temperature": temperature} if temperature > 0 else {})
-    return {SETTING_NAMES.get(k, k): v for k, v in given.items()} | sampling | cut
+    sampling = sampling_settings(given)
+    others = {SETTING_NAMES.get(k, k): v for k, v in given.items() if k not in SAMPLING}
+    return others | sampling | {"do_sample": "temperature" in sampling} | cut
+
+
+def sampling_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how tokens are drawn; without a temperature the most likely one is taken."""
+    names = SAMPLING if parameters.get("temperature") else ("seed",)
+    return {name: parameters[name] for name in names if parameters.get(name) is not None}
 
 
 def run_task(
@@ -151,10 +156,7 @@ def generate_text(
     if not is_generating(task):
         raise InputError(f"{task} generates no text to stream", hint="leave stream out")
     pipe, given = open_pipeline(loaded_model, task), form_inputs(task, inputs)
-    names = ("temperature", "top_k", "top_p", "min_p", "seed", "repetition")
-    settings = {name: parameters[name] for name in names if parameters.get(name) is not None}
-    if not settings.get("temperature"):
-        settings = {name: value for name, value in settings.items() if name == "seed"}
+    settings = sampling_settings(parameters)
     most = int(parameters.get("max_tokens") or 128)
     notes: list[str] = []
     text, count, finish = "", 0, "end"

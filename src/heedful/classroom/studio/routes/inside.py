@@ -15,7 +15,7 @@ from heedful.classroom.figures.token_labels import visible_tokens
 from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.trace_builder import SamplingOptions
-from heedful.classroom.studio.traces import Here, Look, Seen, Trace
+from heedful.classroom.studio.traces import Here, Seen, Trace
 from heedful.core.errors import InputError
 from heedful.decode.sampling import generator, uniforms
 from heedful.decode.settings import GenerationSettings
@@ -117,9 +117,6 @@ def attribute_prediction(
 @router.get("/api/trace/{id}/order")
 def order(look: Seen, seed: int = 0) -> Response:
     """The same tokens in another order: does the model notice?"""
-    trace = look.trace
-    if trace.output is None:
-        return Json(_order_of_words(look))
     model, test = look.loaded_model.sequence, look.call(shuffle_test, seed=seed)
     at, token = changed_position(model, test.shuffled, test.change, test.before)
     has_positions = test.over is not None and model.tables["tokens"].position is not None
@@ -130,18 +127,8 @@ def order(look: Seen, seed: int = 0) -> Response:
         "kl": float(test.change.mean()) if test.over else None,
         "kl_without_positions": None if without is None else float(without.mean()),
         "cosine": test.cosine, **tokens.matching_position(model, test.before, test.after, at, 10),
-        "python": snippets.of_call(trace, shuffle_test, ".change", seed=seed),
+        "python": snippets.of_call(look.trace, shuffle_test, ".change", seed=seed),
     })  # fmt: skip
-
-
-def _order_of_words(look: Look) -> dict[str, Any]:
-    words = [t["text"] for t in look.trace.response["tokens"]]
-    lines = f"words = {words!r}\nprint(vectors.sentence(words) - vectors.sentence(words[::-1]))"
-    return {
-        "shuffled": words[::-1], "over": None, "positions": 0, "position": 0, "token": words[0],
-        "before": [], "after": [], "kl": 0.0, "cosine": 1.0,
-        "python": snippets.script(look.trace.entry, lines),
-    }  # fmt: skip
 
 
 # From logits to a token: the chain of decode/sampling, rule by rule, and the draw.

@@ -267,7 +267,7 @@ def test_joined_pairs_are_consecutive_and_training_pairs_short(tmp_path: Path) -
     assert all(12 < len(s.split()) <= 40 for s, _ in found.test[40])
     table = tmp_path / "pairs.tsv"
     table.write_text("a\tb\nno tab here\n", encoding="utf-8")
-    with pytest.raises(InputError, match="line 2: 1 columns instead of 2"):
+    with pytest.raises(InputError, match="line 2: 1 column instead of 2"):
         read_pairs([str(table)])
 
 

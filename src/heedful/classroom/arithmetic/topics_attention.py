@@ -231,9 +231,9 @@ def score_comparison(
     return derivation
 
 
-def scaling_measurement(sizes: Sequence[int], draws: int = 400, keys: int = 8) -> Derivation:
+def scaling_measurement(sizes: Sequence[int]) -> Derivation:
     """Var(q·k) = d_k for entries of variance 1: measured, and the largest weight with and without 1/√d_k"""
-    derivation, rng = Derivation("what scaling does, measured"), np.random.default_rng(0)
+    derivation, rng, draws, keys = Derivation("what scaling does, measured"), np.random.default_rng(0), 400, 8
     for d in sizes:
         q, K = rng.standard_normal((draws, 1, d)), rng.standard_normal((draws, keys, d))
         dots = (q * K).sum(-1)

@@ -157,9 +157,7 @@ def minimise(
     return theta, cost
 
 
-def fit_surface(
-    points: Sequence[ScalePoint], form: str = "chinchilla", seed: int = 0, draws: int = DRAWS
-) -> SurfaceFit:
+def fit_surface(points: Sequence[ScalePoint], form: str = "chinchilla", draws: int = DRAWS) -> SurfaceFit:
     """Fit a form to the logarithms of the losses, and to `draws` samples of the points with replacement."""
     model, starts, names = FORMS[check_choice("form", form, FORMS)]
     sizes, amounts = ({getattr(p, name) for p in points} for name in ("parameters", "tokens"))
@@ -182,7 +180,7 @@ def fit_surface(
 
     everything = np.arange(len(points))
     theta, cost = best_fit(everything, starts(log_n, log_d, np.exp(log_l)))
-    rng, samples = np.random.default_rng(seed), list[tuple[float, ...]]()
+    rng, samples = np.random.default_rng(0), list[tuple[float, ...]]()
     while len(samples) < draws:
         rows = rng.integers(len(points), size=len(points))
         if len(set(log_n[rows])) > 1 and len(set(log_d[rows])) > 1:
@@ -190,7 +188,7 @@ def fit_surface(
     return SurfaceFit(form, tuple(map(float, theta)), tuple(samples), math.sqrt(cost / len(points)))
 
 
-def prediction_errors(points: Sequence[ScalePoint], forms: Sequence[str] = tuple(FORMS)) -> dict[str, float]:
+def prediction_errors(points: Sequence[ScalePoint]) -> dict[str, float]:
     """Return how far off each form predicts the most expensive quarter of the runs from the others.
 
     Predicting larger runs is the purpose of a fit, and this error is available before any larger run: use the
@@ -201,7 +199,7 @@ def prediction_errors(points: Sequence[ScalePoint], forms: Sequence[str] = tuple
     dear = ordered[len(ordered) - len(ordered) // 4 :]
     cheap = ordered[: len(ordered) - len(dear)]
     errors = {}
-    for form in forms:
+    for form in FORMS:
         try:
             fit = fit_surface(cheap, form, draws=0)
         except InputError:

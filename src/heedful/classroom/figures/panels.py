@@ -129,7 +129,7 @@ def draw_panels(data: Mapping[str, Any]) -> Drawing:
     for one in data["panels"]:
         drawn, across, high = draw_panel(one)
         shapes.append(TextLabel(12, down + 8, one["title"], 12.5, bold=True))
-        shapes += [move_shape(shape, 0, down + 22) for shape in drawn]
+        shapes += [move_down(shape, down + 22) for shape in drawn]
         right, down = max(right, across), down + high + 34
     return shapes, right, down
 
@@ -155,14 +155,14 @@ def draw_title(title: str, drawing: Drawing) -> Drawing:
     lines = wrap_text(title, max(right, 420.0) - 24, 14) if title else []
     head = [TextLabel(12, 18 + 19 * i, line, 14, bold=True) for i, line in enumerate(lines)]
     down = 19.0 * len(lines) + 14
-    return [*head, *(move_shape(s, 0, down) for s in shapes)], max(right, 420.0), bottom + down
+    return [*head, *(move_down(shape, down) for shape in shapes)], max(right, 420.0), bottom + down
 
 
-def move_shape(shape: Shape, right: float, dy: float) -> Shape:
-    """Return the same shape elsewhere."""
+def move_down(shape: Shape, distance: float) -> Shape:
+    """Return the same shape further down."""
     if isinstance(shape, Stroke):
-        return replace(shape, points=[(x + right, y + dy) for x, y in shape.points])
-    return replace(shape, x=shape.x + right, y=shape.y + dy)
+        return replace(shape, points=[(x, y + distance) for x, y in shape.points])
+    return replace(shape, y=shape.y + distance)
 
 
 def wrap_text(text: str, max_width: float, size: float) -> list[str]:

@@ -167,11 +167,6 @@ def test_hostile_functions_get_one_clear_line_each_and_the_last_one_is_graded() 
     assert found["adamw_step"].verdict == "right"
 
 
-def test_imports_that_no_exercise_needs_are_noted() -> None:
-    result = grade_source(HOSTILE, ["adamw_step"], inside=False)
-    assert any("it imports os" in note for note in result.notes)
-
-
 WRONG_TYPES = {
     "torch.zeros(3)": "has the shape (3,) and should have (5,)",
     "x.long()": "has the type int64 and should have float32",

@@ -59,12 +59,12 @@ def test_every_view_has_lines_that_run(client: TestClient, view: str) -> None:
 def test_the_lines_beside_each_answer_run(client: TestClient, kind: str) -> None:
     found = traced(client, kind)
     base = f"/api/trace/{found['id']}"
-    paths = [f"/api/models/{kind}", f"/api/models/{kind}/positions", f"{base}/order",
+    paths = [f"/api/models/{kind}", f"/api/models/{kind}/positions",
              f"/api/models/{kind}/space/map?count=9", f"/api/models/{kind}/space/neighbours?word=cat",
              f"/api/models/{kind}/space/analogy?a=the&b=cat&c=dog"]  # fmt: skip
     if kind != "vectors":
         topic = get(client, f"/api/models/{kind}")["topics"][0]
-        paths += [f"{base}/{p}" for p in ("states", "lens", "surprisal", "reach", "scores", "top")]
+        paths += [f"{base}/{p}" for p in ("order", "states", "lens", "surprisal", "reach", "scores", "top")]
         paths += [f"{base}/explain?topic={topic}", f"{base}/attribution?method=gradient"]
     for path in paths:
         assert ran(get(client, path)["python"])[0], path

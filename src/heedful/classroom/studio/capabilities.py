@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -156,16 +157,14 @@ def describe_group(group: AttentionGroup, heads: Mapping[str, int]) -> dict[str,
     return group.to_dict() | {"heads": [heads[layer] for layer in group.layers]}
 
 
-def summary(entry: Entry, memo: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def summary(entry: Entry) -> dict[str, Any]:
     """One line of the catalogue, from the shapes alone; remembered, since folders rarely change."""
     stamp = entry.path.stat().st_mtime if entry.path.exists() else 0.0
-    key = f"{entry.path}@{stamp}"
-    if key not in memo:
-        memo[key] = _summary(entry)
-    return {"id": entry.id, "source": entry.source, "run": entry.run} | memo[key]
+    return {"id": entry.id, "source": entry.source, "run": entry.run} | _summary(entry, stamp)
 
 
-def _summary(entry: Entry) -> dict[str, Any]:
+@functools.lru_cache(maxsize=1024)
+def _summary(entry: Entry, stamp: float) -> dict[str, Any]:
     from heedful.tasks.registry import infer_task
     from heedful.weights.loading import skeleton
 

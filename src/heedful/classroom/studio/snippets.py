@@ -91,7 +91,7 @@ def of_model(entry: Entry, function: Callable[..., Any], *arguments: Any, **opti
 
 def of_trace(trace: Trace, view_name: str, **options: Any) -> str:
     """Return the lines of a view of what a trace read; a function takes those options that it knows."""
-    if trace.edits.any and view_name in ("attention", "words"):
+    if trace.edit.any_off and view_name in ("attention", "words"):
         name = str(options.get("name") or options.get("layer")).removesuffix(".pattern") + ".pattern"
         return of_pass(trace, "tensor", name=name)
     if view_name in PASSES:
@@ -122,12 +122,12 @@ def of_pass(
 ) -> str:
     """Return the lines that run the model as the trace did, which gives `logits`, and then other lines."""
     given, first, needs = input_code(trace)
-    edits, names = trace.edits, [options["name"]] if view_name == "tensor" else []
+    edit, names = trace.edit, [options["name"]] if view_name == "tensor" else []
     needs += import_lines(reading)
     watch = f"watch = heedful.Watch({', '.join(map(repr, names))})\n" if names else ""
-    if edits.any:
-        switched: dict[str, Any] = {"heads": dict(edits.heads), "layers": list(edits.layers)}
-        if edits.mean is not None:
+    if edit.any_off:
+        switched: dict[str, Any] = {"heads": edit.heads, "layers": edit.layers}
+        if edit.mean:
             switched["mean"], more = mean_code(trace)
             needs += more
         _, call = call_text(without, Code("model"), **switched)
@@ -157,8 +157,8 @@ def input_code(trace: Trace) -> tuple[list[Any], str, str]:
 
 def mean_code(trace: Trace) -> tuple[Any, str]:
     """Return what takes the place of what is off, a reference or what was read, and what it must import."""
-    if trace.edits.reference is not None:
-        return trace.edits.reference, ""
+    if trace.edit.reference:
+        return trace.edit.reference, ""
     given, _, _ = input_code(trace)
     if len(given) == 1:
         return given[0], ""

@@ -20,7 +20,7 @@ from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.capabilities import context, describe_group, heads_of
 from heedful.classroom.studio.jobs import check_waiting
 from heedful.classroom.studio.model_registry import LoadedModel
-from heedful.classroom.studio.traces import Edits, Trace, TraceRecorder
+from heedful.classroom.studio.traces import Edit, Trace, TraceRecorder
 from heedful.core.errors import InputError
 from heedful.core.images import draw_for_model
 from heedful.data.tokenization import find_template
@@ -50,17 +50,6 @@ class SamplingOptions(BaseModel):
     top_p: float | None = None
     min_p: float | None = None
     seed: int = Field(default=0, ge=0)
-
-
-class Edit(BaseModel):
-    """Changes: heads and layers off, or at their mean over this text or another; tokens replaced."""
-
-    heads: dict[str, list[int]] = {}
-    layers: list[str] = []
-    mean: bool = False
-    reference: str | None = None
-    tokens: dict[str, int | str] = {}
-    target_tokens: dict[str, int | str] = {}
 
 
 class TraceRequest(BaseModel):
@@ -98,7 +87,7 @@ def trace_words(loaded_model: LoadedModel, request: TraceRequest, id: str) -> Tr
         "python": snippets.script(loaded_model.entry, f"print([vectors[word] for word in {names!r}])"),
     }  # fmt: skip
     return Trace(
-        id, loaded_model.entry, text, given, Edits(), [], shapes, {"vectors": value}, None, response,
+        id, loaded_model.entry, text, given, Edit(), None, [], shapes, {"vectors": value}, None, response,
     )  # fmt: skip
 
 
@@ -133,7 +122,7 @@ class TraceBuilder:
             source, plain = source + tokens.tokens_of_ids(model, written), plain + written
             ids, exact = ids + written, exact and not written
         given = self.input(ids, target, source)
-        edits = self.edits(given)
+        edit, usual = self.edit, self.usual(given)
         shapes: dict[str, tuple[int, ...]] = {}
         room = SHARE
 
@@ -147,16 +136,16 @@ class TraceBuilder:
             room -= value.nbytes
             return value
 
-        recorder = TraceRecorder(edits.watch(model), keep)
+        recorder = TraceRecorder(model, edit, usual, keep)
         with torch.no_grad():
             output = given.run(model, recorder)[0]
         recorder.values.pop("head.logits", None)  # it is the output
         text = (texts[0] if len(texts) == 1 else texts) if exact and ids == plain else None
         groups = attention_groups(model)
         trace = Trace(
-            id, self.loaded_model.entry, text, given, edits, groups, shapes, recorder.values, output
+            id, self.loaded_model.entry, text, given, edit, usual, groups, shapes, recorder.values, output
         )
-        change = self.change(given, plain, output) if edits.any or ids != plain else None
+        change = self.change(given, plain, output) if edit.any_off or ids != plain else None
         trace.response |= {
             "id": id, "model": self.loaded_model.id, "tokens": self.group_words(source),
             "target": None if target is None else self.group_words(target),
@@ -172,13 +161,12 @@ class TraceBuilder:
         }  # fmt: skip
         return trace
 
-    def edits(self, inputs: Input) -> Edits:
-        """Return what is switched off, and what is put in its place."""
-        edit, reference = self.edit, self.edit.reference or None
-        if not edit.mean:
-            return Edits(edit.heads, edit.layers)
-        usual = inputs if reference is None else reading(self.model, tokens.tidy(reference)[0])
-        return Edits(edit.heads, edit.layers, usual, reference)
+    def usual(self, inputs: Input) -> Input | None:
+        """Return what the means are of that take the place of what is off."""
+        if not self.edit.mean:
+            return None
+        reference = self.edit.reference
+        return reading(self.model, tokens.tidy(reference)[0]) if reference else inputs
 
     def group_words(self, entries: list[Token]) -> list[Token]:
         """Return each token with the word it is a piece of, counted from 0."""
@@ -371,10 +359,9 @@ class TraceBuilder:
 
     def snippet(self, trace: Trace) -> str:
         """Return the lines that give the first pattern, or the states, or what the edits change."""
-        edits = trace.edits
-        if edits.any:
-            switched = {"heads": dict(edits.heads), "layers": list(edits.layers)}
-            return snippets.of_trace(trace, "ablate", **switched, mean=edits.mean is not None)
+        edit = trace.edit
+        if edit.any_off:
+            return snippets.of_trace(trace, "ablate", heads=edit.heads, layers=edit.layers, mean=edit.mean)
         if trace.groups:
             return snippets.of_trace(trace, "attention", name=trace.groups[0].layers[0])
         return snippets.of_trace(trace, "states")

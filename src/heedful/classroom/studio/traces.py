@@ -10,13 +10,14 @@ import itertools
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import torch
 from fastapi import Depends, Header, Request
+from pydantic import BaseModel
 from starlette.responses import Response
 from torch import Tensor
 
@@ -36,23 +37,20 @@ from heedful.serve.json_response import Json
 LIMIT = 512 * 2**20  # bytes of all traces together
 
 
-@dataclass(frozen=True)
-class Edits:
-    """Heads and layers that are switched off; with `mean` they say what they say on average in that input.
-    Tokens that were replaced are already in the input.
-    """
+class Edit(BaseModel):
+    """Changes: heads and layers off, or at their mean over this text or another; tokens replaced."""
 
-    heads: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    layers: Sequence[str] = ()
-    mean: Input | None = None
-    reference: str | None = None  # the text of `mean`; None where it is the input itself
+    heads: dict[str, list[int]] = {}
+    layers: list[str] = []
+    mean: bool = False
+    reference: str | None = None  # the text of the mean; by default what is read
+    tokens: dict[str, int | str] = {}
+    target_tokens: dict[str, int | str] = {}
 
     @property
-    def any(self) -> bool:
+    def any_off(self) -> bool:
+        """Whether a head or a layer is switched off."""
         return bool(self.heads) or bool(self.layers)
-
-    def watch(self, model: Model) -> Watch:
-        return without(model, self.heads, self.layers, mean=self.mean)
 
 
 class TraceRecorder(Watch):
@@ -62,8 +60,10 @@ class TraceRecorder(Watch):
     watched is computed openly, so that every pass gives the same numbers to the bit.
     """
 
-    def __init__(self, edits: Watch, keep: Callable[[str, Tensor], Tensor | None]) -> None:
-        super().__init__("*", edit=edits.edit)
+    def __init__(
+        self, model: Model, edit: Edit, usual: Input | None, keep: Callable[[str, Tensor], Tensor | None]
+    ) -> None:
+        super().__init__("*", edit=without(model, edit.heads, edit.layers, mean=usual).edit)
         self.keep = keep
 
     def visit(self, name: str, value: Tensor) -> Tensor:
@@ -82,7 +82,8 @@ class Trace:
     entry: Entry
     text: str | tuple[str, ...] | None  # where the text alone, or two of them, gives the same input
     given: Input
-    edits: Edits
+    edit: Edit
+    usual: Input | None  # whose means take the place of what is off; None where zeros do
     groups: list[AttentionGroup]
     shapes: dict[str, tuple[int, ...]]
     values: dict[str, Tensor]
@@ -124,7 +125,7 @@ class Trace:
     ) -> dict[str, Tensor]:
         """Values that were not kept, by one more pass; in the model's own thread."""
         keep = lambda name, value: shrink(value) if name in names else None
-        recorder = TraceRecorder(self.edits.watch(model), keep)
+        recorder = TraceRecorder(model, self.edit, self.usual, keep)
         self.given.run(model, recorder)
         return recorder.values
 
@@ -184,17 +185,12 @@ class Studio:
     features: FeatureSource | None = None
     traces: Traces = field(default_factory=Traces)
     clients: Clients = field(default_factory=Clients)
-    summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
     stopping: Callable[[], bool] = lambda: False  # whether the server is going down: streams end then
-
-    def look_at_trace(self, id: str) -> Look:
-        """A trace, and its model loaded again if it was put away."""
-        return Look(self, self.traces.get(id))
 
 
 @dataclass(frozen=True)
 class Look:
-    """A look at a trace."""
+    """A look at a trace; its model is loaded again if it was put away."""
 
     studio: Studio
     trace: Trace
@@ -238,7 +234,8 @@ def studio_of(request: Request) -> Studio:
 
 def look_at(id: str, request: Request) -> Look:
     """The trace that a path names."""
-    return studio_of(request).look_at_trace(id)
+    studio = studio_of(request)
+    return Look(studio, studio.traces.get(id))
 
 
 Here = Annotated[Studio, Depends(studio_of)]

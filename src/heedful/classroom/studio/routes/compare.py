@@ -15,8 +15,8 @@ from heedful.classroom.studio.jobs import Ticket, run_while_connected
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.routes.trace import run_trace
 from heedful.classroom.studio.tokens import tidy
-from heedful.classroom.studio.trace_builder import Edit, TraceRequest
-from heedful.classroom.studio.traces import Client, Here, Studio, Trace, run_model
+from heedful.classroom.studio.trace_builder import TraceRequest
+from heedful.classroom.studio.traces import Client, Edit, Here, Studio, Trace, run_model
 from heedful.core.errors import InputError
 from heedful.interp.inputs import reading
 from heedful.interp.intervene.ablation import Ablation

@@ -15,7 +15,7 @@ from heedful.classroom.figures.token_labels import visible_tokens
 from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.trace_builder import SamplingOptions
-from heedful.classroom.studio.traces import Here, Seen, Trace
+from heedful.classroom.studio.traces import Here, Look, Seen, Trace
 from heedful.core.errors import InputError
 from heedful.decode.sampling import generator, uniforms
 from heedful.decode.settings import GenerationSettings
@@ -158,7 +158,7 @@ def drawn_numbers(seed: int = 0, count: int = 16) -> Response:
 
 @router.post("/api/predict")
 def predict(body: Choice, studio: Here) -> Response:
-    look = studio.look_at_trace(body.trace)
+    look = Look(studio, studio.traces.get(body.trace))
     if look.trace.output is None:
         raise InputError(
             f"{look.trace.entry.id} is a table of vectors and predicts no words", hint="choose a model"

@@ -42,9 +42,7 @@ def status(studio: Here) -> Response:
 def models(studio: Here) -> Response:
     """The catalogue, from shapes alone: nothing is loaded."""
     loaded = studio.registry.in_memory
-    rows = [
-        summary(e, studio.summaries) | {"loaded": id in loaded} for id, e in studio.registry.entries().items()
-    ]
+    rows = [summary(e) | {"loaded": id in loaded} for id, e in studio.registry.entries().items()]
     good = [row["id"] for row in rows if row["error"] is None]
     wanted = [id for id in DEFAULTS if id in good]
     given = [row["id"] for row in rows if row["source"] == "given" and row["error"] is None]
@@ -119,7 +117,7 @@ def position_tensor(
 def list_curated_views(studio: Here) -> Response:
     """The curated views whose models can be loaded here; the page calls them doors."""
     entries = studio.registry.entries()
-    usable = {id for id, e in entries.items() if summary(e, studio.summaries)["error"] is None}
+    usable = {id for id, e in entries.items() if summary(e)["error"] is None}
     return Json({"doors": [view.to_dict() for view in curated_views() if usable.issuperset(view.models)]})
 
 

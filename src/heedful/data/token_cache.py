@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
-import tempfile
-import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,6 @@ class RaggedArray:
     offsets: NDArray[np.int64]
     fingerprint: str
     name: str = "the text"
-    owner: Any = field(default=None, repr=False)  # what must live as long as the arrays: a temporary folder
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -93,19 +91,24 @@ def tokenize_documents(
     sample = next((text[:4096] for document in source for text in document), "")
     cut = [vocabulary_names(tokenizer), special_token_ids(tokenizer), tokenizer.encode(sample)]
     prints = source.fingerprint(), hashlib.sha256(json.dumps(cut).encode()).hexdigest()
-    root, owner = _cache_root(source, cache)
-    folder = root / join_fingerprints(*prints, json.dumps(facts))[:20]
-    if not (folder / "header.json").is_file():
-        _write(folder, source.name, _encode_rounds(source, tokenizer, before, after, empty), len(tokenizer))
-    header = json.loads((folder / "header.json").read_text(encoding="utf-8"))
-    flat = np.memmap(folder / "tokens.bin", header["dtype"], mode="r", shape=(header["tokens"],))
-    offsets = np.memmap(folder / "offsets.bin", np.int64, mode="r", shape=(header["documents"] + 1,))
+    with ExitStack() as stack:
+        root = _cache_root(source, cache)
+        if root is None:  # files that are mapped live on without their names
+            temporary = TemporaryDirectory(prefix="heed-cache-", ignore_cleanup_errors=True)
+            root = Path(stack.enter_context(temporary))
+        folder = root / join_fingerprints(*prints, json.dumps(facts))[:20]
+        if not (folder / "header.json").is_file():
+            rounds = _encode_rounds(source, tokenizer, before, after, empty)
+            _write(folder, source.name, rounds, len(tokenizer))
+        header = json.loads((folder / "header.json").read_text(encoding="utf-8"))
+        flat = np.memmap(folder / "tokens.bin", header["dtype"], mode="r", shape=(header["tokens"],))
+        offsets = np.memmap(folder / "offsets.bin", np.int64, mode="r", shape=(header["documents"] + 1,))
     # Plain views of the maps: every small slice of a memmap object would pay for its class.
-    return RaggedArray(np.asarray(flat), np.asarray(offsets), header["data"], source.name, owner)
+    return RaggedArray(np.asarray(flat), np.asarray(offsets), header["data"], source.name)
 
 
-def _cache_root(source: Documents, cache: str | Path | None) -> tuple[Path, _TemporaryFolder | None]:
-    """Return the folder of all caches, and what deletes it if it is temporary."""
+def _cache_root(source: Documents, cache: str | Path | None) -> Path | None:
+    """Return the folder of all caches; None if it would be next to the text and cannot be written."""
     beside = None
     if source.files and source.files[0].parent.stat().st_mode & 0o222:  # read-only for root as well
         beside = source.files[0].parent / ".heed-cache"
@@ -113,22 +116,13 @@ def _cache_root(source: Documents, cache: str | Path | None) -> tuple[Path, _Tem
     if folder is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-            return folder, None
+            TemporaryFile(dir=folder).close()
+            return folder
         except OSError as error:
             if cache is not None:
                 message = f"cache folder {folder} cannot be written ({error.strerror})"
                 raise InputError(message, hint="choose another") from None
-    temporary = _TemporaryFolder()
-    return temporary.path, temporary
-
-
-class _TemporaryFolder:
-    """A folder that is deleted when nothing refers to this object any more."""
-
-    def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="heed-cache-"))
-        self._cleanup = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+    return None
 
 
 def _write(folder: Path, name: str, rounds: Iterable[tuple[list[int], list[int]]], vocab: int) -> None:

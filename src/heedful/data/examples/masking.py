@@ -250,7 +250,7 @@ def _tokenize_sentences(
     lines = tokenize_documents(sentences, tokenizer, empty=True, cache=options.cache)
     ends = np.fromiter((len(document) for document in read_lines()), np.int64).cumsum()
     offsets = lines.offsets[np.concatenate(([0], ends))]
-    return lines, RaggedArray(lines.flat, offsets, lines.fingerprint, lines.name, lines)
+    return lines, RaggedArray(lines.flat, offsets, lines.fingerprint, lines.name)
 
 
 def _sentence_pair(

@@ -41,9 +41,7 @@ def expand_paths(paths: Paths) -> list[Path]:
     for one in [paths] if isinstance(paths, str | Path) else paths:
         path = Path(one)
         if os.path.isdir(path):  # unlike Path's own, it takes a whole text for what it is: no path
-            below = ((f"/{inner.relative_to(path).as_posix()}", inner) for inner in path.rglob("*"))
-            inside = sorted(inner for name, inner in below if inner.is_file() and "/." not in name)
-            if not inside:
+            if not (inside := visible_files(path)):
                 raise InputError(f"{path} is a folder without files", hint="put .txt or .txt.gz files there")
             files += inside
         elif os.path.isfile(path):
@@ -53,6 +51,12 @@ def expand_paths(paths: Paths) -> list[Path]:
     if not files:
         raise InputError("no files were given", hint="pass a path, or a list of paths")
     return files
+
+
+def visible_files(folder: Path) -> list[Path]:
+    """Return the files in a folder and below it by name, without hidden ones."""
+    is_hidden = lambda path: any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return sorted(path for path in folder.rglob("*") if path.is_file() and not is_hidden(path))
 
 
 def sha256(paths: Iterable[str | Path]) -> str:
@@ -104,7 +108,7 @@ def read_blocks(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     try:
         codec = codecs.lookup(encoding)
     except LookupError:
-        hint = "utf-8 and latin-1 are usual"
+        hint = "choose utf-8, cp1252, latin-1, utf-16 …"
         raise InputError("is unknown", hint, argument="encoding", value=encoding) from None
     if codec.name == "utf-8":
         codec = codecs.lookup("utf-8-sig")  # the same, less a byte order mark

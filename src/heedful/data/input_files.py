@@ -20,7 +20,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
-from heedful.core.errors import ConfigError, InputError, nearest
+from heedful.core.errors import InputError, nearest
 from heedful.core.files import (
     IMAGE_SUFFIXES,
     expand_paths,
@@ -29,6 +29,7 @@ from heedful.core.files import (
     read_lines,
     sha256,
     stem_path,
+    visible_files,
 )
 from heedful.core.images import image_identity
 from heedful.data.readers import (
@@ -133,9 +134,8 @@ def read_image_folder(folder: Path) -> InputFile:
 
     A folder with images and no subfolder of images has no labels.
     """
-    inside = sorted(path.relative_to(folder) for path in folder.rglob("*"))
-    hidden = lambda path: any(part.startswith(".") for part in path.parts)
-    images = [path for path in inside if path.suffix.lower() in IMAGE_SUFFIXES and not hidden(path)]
+    inside = (path.relative_to(folder) for path in visible_files(folder))
+    images = [path for path in inside if path.suffix.lower() in IMAGE_SUFFIXES]
     if not images:
         raise InputError(
             f"{folder} is a folder without images",
@@ -176,12 +176,6 @@ def find_input_file(path: str, encoding: str) -> tuple[Path, str]:
     """Return the file, which exists and is not empty, and its encoding, which a byte order mark may tell."""
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder", hint="give one file")
-    try:
-        codecs.lookup(encoding)
-    except LookupError:
-        raise ConfigError(
-            f"no encoding is called {encoding!r}", hint="utf-8, cp1252, latin-1, utf-16 …"
-        ) from None
     file = expand_paths(path)[0]
     if not file.stat().st_size:
         raise InputError(f"{file} is empty")

@@ -11,7 +11,7 @@ from decimal import Context, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heedful.core.errors import ConfigError, InputError, NotFound, nearest
+from heedful.core.errors import ConfigError, InputError, NotFound, count_of, nearest
 from heedful.core.files import stem_path
 from heedful.core.images import open_image
 from heedful.core.progress import report_progress
@@ -89,8 +89,8 @@ def parse_rows(
             left_out.setdefault(str(error), []).append(where)
     if not items:
         reason, lines = max(left_out.items(), key=lambda item: len(item[1]))
-        none = f"{path}: none of its {sum(map(len, left_out.values())):,} {unit} can be used"
-        raise InputError(f"{none}: {len(lines):,} are {reason}", hint=hint)
+        none = f"{path}: none of its {count_of(sum(map(len, left_out.values())), unit)} can be used"
+        raise InputError(f"{none}: {count_of(len(lines), unit, 'are')} {reason}", hint=hint)
     notes = []
     for reason, lines in left_out.items():  # 2 rows without a label are left out: line 7, line 19
         subject, verb = ("1 row", "is") if len(lines) == 1 else (f"{len(lines):,} rows", "are")

@@ -114,7 +114,7 @@ def test_another_encoding_is_read_if_it_is_named(heed: Heed, bases: dict[str, Pa
     file = tmp_path / "latin.csv"
     file.write_bytes(("text,label\n" + "\n".join(f"{s} né,{v}" for s, v in ROWS)).encode("cp1252"))
     assert "line 2: byte 0xe9 is not valid utf-8" in refused(heed, bases["encoder"], file)
-    assert "no encoding is called 'klingon'" in refused(heed, bases["encoder"], file, "--encoding", "klingon")
+    assert "--encoding klingon is unknown" in refused(heed, bases["encoder"], file, "--encoding", "klingon")
     assert heed("finetune", bases["encoder"], file, "--encoding", "cp1252", "--epochs", 1, "-q")[0] == 0
 
 

@@ -199,7 +199,7 @@ def damaged(folder: Path) -> Path:
         (empty, "is a folder without images"),
         (splits, "has no subfolder for each class: its folders are"),
         (missing_file, "line 3: image not found: 'circle/9.png'"),
-        (damaged, "none of its 2 rows can be used: 2 are with an image that cannot be read"),
+        (damaged, "none of its 2 rows can be used: 2 rows are with an image that cannot be read"),
     ],
 )  # fmt: skip
 def test_bad_images_are_one_clear_line(make: Any, said: str, base: Path, tmp_path: Path, heed: Heed) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from heedful.core.errors import CorruptFile, NotFound
-from heedful.core.files import read_json, write_json
+from heedful.core.files import make_file_atomically, read_json, write_json
 from heedful.weights.formats.tensor_layout import check_fetched, read_layout
 
 DTYPES = {
@@ -250,18 +251,15 @@ def write_safetensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: 
     files = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
     files = ["model.safetensors"] if len(shards) == 1 else files
     try:
-        for file, shard in zip(files, shards, strict=True):  # what was there stays until all is written
-            save_tensors(shard, folder / f"{file}.partial", {"format": "pt"})
-        for file in files:
-            (folder / f"{file}.partial").replace(folder / file)
+        with ExitStack() as renaming:  # what was there stays until all is written
+            for file, shard in zip(files, shards, strict=True):
+                partial = renaming.enter_context(make_file_atomically(folder / file))
+                save_tensors(shard, partial, {"format": "pt"})
     except SafetensorError as error:
         if "os error" not in str(error):
             raise
         number = int(str(error).rpartition("os error ")[2].partition(")")[0])
         raise OSError(number, os.strerror(number), str(folder)) from None
-    finally:
-        for file in files:
-            (folder / f"{file}.partial").unlink(missing_ok=True)
     if len(shards) == 1:
         return remove_others(folder, {*files})
     total = sum(t.numel() * t.element_size() for s in shards for t in s.values())

@@ -50,10 +50,7 @@ def prepare(
     if not fast:
         return eager, prompts, request
     rows = len(prompts.ids) * max(settings.samples, settings.beams or 1)
-    stepper = choose_stepper(model, rows, settings.max_tokens)
-    if isinstance(stepper, FastStepper) and stepper is not model:
-        stepper.is_checked = True  # its text begins now: the model need not be looked at a second time
-    return stepper, prompts, request
+    return choose_stepper(model, rows, settings.max_tokens), prompts, request
 
 
 @takes_options_of(GenerationSettings)

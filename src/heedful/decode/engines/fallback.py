@@ -66,7 +66,6 @@ class FastStepper(EagerStepper):
     """
 
     fallback_reason: str | None = None
-    is_checked = False  # set by who makes a stepper and fills it at once: the model was looked at just now
     hooks = -1  # how many hooks there had ever been when the model was looked at
 
     def check_model(self) -> None:
@@ -75,15 +74,9 @@ class FastStepper(EagerStepper):
         with torch._C.DisableTorchFunctionSubclass():  # to ask a BlockTensor takes ten times as long
             self.fallback_reason = self.find_reason()
 
-    def check_again(self) -> None:
-        """Find it out before a text, unless that was done just now."""
-        if not self.is_checked:
-            self.check_model()
-        self.is_checked = False
-
     def find_reason(self) -> str | None:
         """Return why the fast way does not compute the present model; None if it does."""
-        return find_fallback_reason(self.model)
+        raise NotImplementedError
 
     def can_step_fast(self, watch: Watch | None) -> bool:
         """Whether the next step need not be plain, as far as the model is concerned."""

@@ -256,7 +256,6 @@ class GraphStepper(FastStepper):
         self.rows = self.length = self.longest = 0
         self.steps_left = math.inf  # steps before a row must be read again (nn/position.py)
         self.uses: dict[int, int] = {}
-        self.check_model()
 
     def find_reason(self) -> str | None:
         refused = recordings_of(self.model).refused
@@ -284,7 +283,7 @@ class GraphStepper(FastStepper):
 
     @torch.no_grad()
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
-        self.check_again()
+        self.check_model()
         start = prompt.shape[1] if isinstance(self.model, LM) else 1
         self.length = min(length, start + CAPACITY_STEP)
         size = self.prompt_size(*prompt.shape)

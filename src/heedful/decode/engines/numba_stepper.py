@@ -9,10 +9,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from heedful.core.errors import InputError
-from heedful.decode.engines.fallback import FastStepper, UnsupportedPart, model_fingerprint, outside_change
+from heedful.decode.engines.fallback import (
+    FastStepper,
+    UnsupportedPart,
+    find_fallback_reason,
+    model_fingerprint,
+)
 from heedful.decode.settings import GenerationSettings
 from heedful.decode.stepper import MAX_CAPACITY_AHEAD
 from heedful.kernels.cpu import find_obstacle
@@ -40,24 +44,16 @@ class NumbaStepper(FastStepper):
         self.known_caches: tuple[PartState | None, list[KV | SlidingKV] | None] = None, None
         self.check_model()
 
-    def check_model(self) -> None:
-        super().check_model()
-        if (obstacle := find_obstacle()) is not None:
-            self.fallback_reason = obstacle
+    def find_reason(self) -> str | None:
+        return find_obstacle() or find_fallback_reason(self.model)
 
     @torch.no_grad()
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
-        if self.is_checked:  # just now, and most steppers read one prompt: the next one makes a fingerprint
-            self.rows, self.fingerprint, self.is_checked = None, None, False
-        else:
-            fingerprint = [
-                RemovableHandle.next_id,
-                outside_change(self.model),
-                *model_fingerprint(self.model),
-            ]
-            if self.rows is None or self.rows.listing.copies or fingerprint != self.fingerprint:
-                self.check_model()
-                self.rows, self.fingerprint = None, fingerprint
+        self.check_model()
+        if self.rows is not None and (
+            self.rows.listing.copies or model_fingerprint(self.model) != self.fingerprint
+        ):
+            self.rows = None
         if not self.can_step_fast(None):
             return super().prefill(prompt, valid, length)
         assert isinstance(self.model, LM)
@@ -173,6 +169,7 @@ class NumbaStepper(FastStepper):
                 self.team = self.team or Team(torch.get_num_threads())
                 room = max([2 * end if self.state.past else end, *(kv.capacity for kv in caches)])
                 self.rows = RowProgram(self.model, PROMPT_ROWS, room, self.team)
+                self.fingerprint = model_fingerprint(self.model)
         except UnsupportedPart as reason:
             self.fallback_reason, self.rows = str(reason), None
             return False

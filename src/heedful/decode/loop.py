@@ -142,20 +142,21 @@ def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Itera
     burst_seconds = BURST_SECONDS if on_gpu else CPU_BURST_SECONDS
     bursts = stepper if isinstance(stepper, FastStepper) and request.needs_only_logits else None
     chosen, size, steps, began = choose(logits), 1, 1, time.perf_counter()
-    launched = [copy_to_host(chosen)]  # what is not read yet; `steps` are the tokens of each row so far
+    launched = [(copy_to_host(chosen), rows)]  # what is not read yet, of the `steps` tokens of each row
     while True:
         tokens = chosen[0][:, -1]
         more = min(size, min(row.limit for row in rows if row.finish is None) - steps)
         if more > 0 and len(launched) < ahead:  # twice, if a row left that kept others from going on
             chosen = choose(stepper.step(tokens)) if bursts is None else choose.ahead(bursts, tokens, more)
             steps += chosen[0].shape[1]
-            launched.append(copy_to_host(chosen))
+            launched.append((copy_to_host(chosen), rows))
             if len(launched) < ahead:
                 continue
-        columns = launched.pop(0)()
+        read, its_rows = launched.pop(0)
+        columns = read()
         count = len(columns[0][0])
         for t in range(count):
-            for b, row in enumerate(rows):
+            for b, row in enumerate(its_rows):
                 if row.finish is None:
                     yield row.take(*(column[b][t] for column in columns))
         report_progress("tokens", len(rows[0].ids), rows[0].limit)
@@ -167,7 +168,6 @@ def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Itera
             stepper.reorder(index)
             choose.keep(rows, index)
             chosen = (chosen[0][index],)
-            launched = [select_rows(copied, alive) for copied in launched]
         now = time.perf_counter()
         seconds, began = (now - began) / count, now
         if bursts is not None and steps > 1:  # else there was no step yet
@@ -188,10 +188,3 @@ def copy_to_host(tensors: tuple[Tensor, ...]) -> Callable[[], list[list[Any]]]:
         return [c.tolist() for c in copies]
 
     return wait
-
-
-def select_rows(
-    copy_rows: Callable[[], list[list[Any]]], indices: list[int]
-) -> Callable[[], list[list[Any]]]:
-    """Return the same call for some of its rows."""
-    return lambda: [[rows[i] for i in indices] for rows in copy_rows()]

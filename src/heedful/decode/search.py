@@ -131,13 +131,12 @@ def run_beam_search(stepper: Stepper, prompts: Prompts, request: Request) -> lis
         prefix, limit = prefix_ids(model, ids), max_new_tokens(model, settings.max_tokens, len(ids))
         searches.append([BeamState(request, prefix, limit) for _ in range(settings.groups)])
     length = max(len(row[0].prefix) for row in searches) + max(row[0].limit for row in searches)
-    cover = Coverage(stepper, *prompts.padded(model.device)) if settings.coverage else None
+    stepper = CoverageStepper(stepper) if settings.coverage else stepper
     logits = prompts.prefill(stepper, W, length)
-    if cover is not None:
-        cover.reorder(torch.arange(len(searches), device=model.device).repeat_interleave(W))
     active = list(range(len(searches)))  # the prompts whose search goes on, in the order of the batch
     for written in itertools.count(1):
-        extend_all(logits, [searches[i] for i in active], cover)
+        attended = stepper.penalty() * settings.coverage if isinstance(stepper, CoverageStepper) else None
+        extend_all(logits, [searches[i] for i in active], attended)
         report_progress("tokens", written, searches[active[0]][0].limit)
         still_open = [i for i in active if any(h.open for h in searches[i])]
         if not still_open:
@@ -145,24 +144,21 @@ def run_beam_search(stepper: Stepper, prompts: Prompts, request: Request) -> lis
         rest = active if stepper.fixed_batch else still_open
         parents, chosen = select_parents([searches[i] for i in rest], [active.index(i) for i in rest])
         stepper.reorder(torch.tensor(parents, device=model.device))
-        new = torch.tensor(chosen, device=model.device)
-        if cover is None:
-            logits = stepper.step(new)
-        else:
-            cover.reorder(torch.tensor(parents, device=model.device))
-            logits = cover.step(new)
+        logits = stepper.step(torch.tensor(chosen, device=model.device))
         active = rest
     return searches
 
 
-def extend_all(logits: Tensor, searches: list[list[BeamState]], cover: Coverage | None) -> None:
-    """Extend every search by one step, the groups one after another."""
+def extend_all(logits: Tensor, searches: list[list[BeamState]], attended: Tensor | None) -> None:
+    """Extend every search by one step, the groups one after another.
+
+    `attended` (B·W,) is the coverage term of each beam.
+    """
     request, share, V = searches[0][0].request, searches[0][0].share, logits.shape[1]
     settings = request.settings
     W = share * settings.groups
     logs = apply_rules(logits.float().log_softmax(-1), searches).unflatten(0, (-1, W))
-    rows = len(searches) * W
-    coverage = [0.0] * rows if cover is None else (cover.penalty() * settings.coverage).tolist()
+    coverage = [0.0] * len(searches) * W if attended is None else attended.tolist()
     taken = torch.zeros(len(searches), V, device=logits.device)
     count = min(max(2, 1 + len(request.eos)) * share, share * V)
     for g in range(settings.groups):
@@ -219,37 +215,39 @@ def select_parents(searches: list[list[BeamState]], rows: list[int]) -> tuple[li
     return parents, chosen
 
 
-class Coverage:
-    """The attention each source token has received: Σ_t of the mean cross-attention pattern, (B·W, S)."""
+class CoverageStepper(EagerStepper):
+    """A model's own steps, which add up the attention that each source token has received, (B·W, S)."""
 
     NAMES = ("decoder.*.cross.pattern", "decoder.[0-9].pattern")
 
-    def __init__(self, stepper: Stepper, source: Tensor, valid: Tensor | None) -> None:
+    def __init__(self, stepper: Stepper) -> None:
         if not isinstance(stepper, EagerStepper) or not isinstance(stepper.model, Seq2Seq):
             raise InputError(
                 "coverage looks at cross-attention", hint="give an encoder-decoder, and no fast path"
             )
-        self.stepper: EagerStepper = stepper
-        self.valid: Tensor = torch.ones_like(source, dtype=torch.bool) if valid is None else valid
-        first = source.new_full((len(source), 1), stepper.model.start_token)
-        watch = Watch(*self.NAMES)
-        with torch.no_grad(), evaluation_mode(stepper.model):
-            stepper.model(source, first, valid=valid, watch=watch)
+        super().__init__(stepper.model, watch=stepper.watch)
+
+    def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
+        watch, own = Watch(*self.NAMES), self.watch
+        self.watch = watch if own is None else own + watch
+        logits = super().prefill(prompt, valid, length)
+        self.watch = own
         if not len(watch):
-            raise InputError(
-                f"{stepper.model.family.name} shows no cross-attention", hint="leave coverage out"
-            )
-        self.total: Tensor = self._mean_pattern(watch)
+            raise InputError(f"{self.model.family.name} shows no cross-attention", hint="leave coverage out")
+        self.valid = torch.ones_like(prompt, dtype=torch.bool) if valid is None else valid
+        self.total = self._mean_pattern(watch)  # Σ_t of the mean cross-attention pattern
+        return logits
 
     def _mean_pattern(self, watch: Watch) -> Tensor:
         return torch.stack([watch[name].float().mean((1, 2)) for name in watch]).mean(0)
 
     def reorder(self, index: Tensor) -> None:
+        super().reorder(index)
         self.total, self.valid = self.total[index], self.valid[index]
 
-    def step(self, tokens: Tensor) -> Tensor:
+    def step(self, tokens: Tensor, watch: Watch | None = None) -> Tensor:
         watch = Watch(*self.NAMES)
-        logits = self.stepper.step(tokens, watch)
+        logits = super().step(tokens, watch)
         self.total = self.total + self._mean_pattern(watch)
         return logits
 

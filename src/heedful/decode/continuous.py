@@ -65,7 +65,6 @@ class BatchRow:
     task: GenerationTask
     row: GeneratedRow
     slot: Slot
-    pending: list[int]  # tokens that are still to be read; the newest token, once the prompt is
 
 
 class ContinuousBatch:
@@ -94,8 +93,7 @@ class ContinuousBatch:
         """Forget a task's texts and free their memory at once."""
         for row in [row for row in self.rows if row.task is task]:
             self.close(row)
-        if any(waiting[0] is task for waiting in self.waiting):
-            self.waiting = deque(waiting for waiting in self.waiting if waiting[0] is not task)
+        self.waiting = deque(waiting for waiting in self.waiting if waiting[0] is not task)
         task.left = 0
 
     def close(self, row: BatchRow) -> None:
@@ -114,9 +112,7 @@ class ContinuousBatch:
             for task in {row.task for row, _ in feeds}:
                 self.fail(task, error)
             return
-        for row, ids in feeds:
-            del row.pending[: len(ids)]
-        ready = [i for i, (row, _) in enumerate(feeds) if not row.pending]
+        ready = [i for i, (row, _) in enumerate(feeds) if row.slot.past >= len(row.row.prompt)]
         rows = [feeds[i][0] for i in ready]
         self.take(rows, logits if len(ready) == len(feeds) else logits[ready])
 
@@ -137,18 +133,19 @@ class ContinuousBatch:
             except Exception as error:  # as likely as not for want of memory
                 self.fail(task, error)
                 continue
-            self.rows.append(BatchRow(task, row, slot, row.prompt[slot.past :]))
+            self.rows.append(BatchRow(task, row, slot))
 
     def plan(self) -> Iterator[tuple[BatchRow, list[int]]]:
         """Yield which tokens each text reads now: its newest one, or a piece of its prompt."""
         written = [row for row in self.rows if row.row.ids]
-        yield from ((row, row.pending) for row in written)
+        yield from ((row, row.row.ids[-1:]) for row in written)
         budget = self.slots.prompt_tokens[0 if written else 1]
         for row in self.rows:
             if budget > 0 and not row.row.ids:
-                size = self.slots.piece(row.slot, len(row.pending), budget)
+                rest = row.row.prompt[row.slot.past :]
+                size = self.slots.piece(row.slot, len(rest), budget)
                 budget -= size
-                yield row, row.pending[:size]
+                yield row, rest[:size]
 
     def take(self, rows: list[BatchRow], logits: Any) -> None:
         """Choose a token for each text and hand it on; those that are finished leave."""
@@ -163,7 +160,6 @@ class ContinuousBatch:
                 self.fail(row.task, choice if isinstance(choice, Exception) else NotANumber(NO_NUMBER))
                 continue
             piece = row.row.take(*choice)
-            row.pending = [piece.token]
             if piece.finish is not None:
                 self.close(row)
                 row.task.left -= 1

@@ -21,7 +21,7 @@ from heedful.tasks.generation import ScoredByPerplexity
 from heedful.tasks.metrics.scores import correlation_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
 from heedful.tasks.registry import TASKS, TaskEntry, bind_task, trainable_tasks
-from heedful.tasks.task import PredictionCall, Task, TrainableTask, TrainingDefaults
+from heedful.tasks.task import Task, TrainableTask, TrainingDefaults
 from tests import image_toy
 from tests.tasks.finetune import finetuning as toy
 from tests.tasks.finetune.conftest import Heed
@@ -98,10 +98,32 @@ def test_what_is_scored_is_what_the_pipeline_answers(
     spy_predict.__signature__ = inspect.signature(predict)  # type: ignore[attr-defined]
     monkeypatch.setattr(kind, "predict", spy_predict)
     monkeypatch.setattr(kind, "compare", spy_compare)
-    scores = task.score(examples, batch=4, length=32)
+    scores = task.score(examples, batch=4, length=32, max_tokens=32)
     assert len(scored) == len(answered) == len(examples)
     assert all(a is b for a, b in zip(answered, scored, strict=True))
     assert scores
+
+
+@pytest.mark.filterwarnings("ignore::heedful.tasks.model_inputs.Truncated")
+@pytest.mark.parametrize("taught", sorted({*ANSWERED} - {"tag"}), indirect=True)  # that one finds spans
+def test_rows_are_predicted_with_the_settings_that_are_scored(
+    taught: tuple[TrainableTask, Examples], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, kind = taught[0], type(taught[0])
+    (tmp_path / "again").mkdir()
+    file = str(example_file(task.command, tmp_path / "again"))
+    calls: list[dict[str, Any]] = []
+    predict = kind.predict
+
+    def spy(self: TrainableTask, *inputs: Any, **options: Any) -> Any:
+        calls.append(options)
+        return predict(self, *inputs, **options)
+
+    spy.__signature__ = inspect.signature(predict)  # type: ignore[attr-defined]
+    monkeypatch.setattr(kind, "predict", spy)
+    heedful.evaluate(task.model, file, task=task.command, batch=4, length=16)
+    heedful.predict(task.model, file, task=task.command, batch=4, length=16, max_tokens=16)
+    assert calls[0] == calls[1]
 
 
 def test_every_name_of_a_task_is_one_class() -> None:
@@ -138,9 +160,6 @@ class TextRating(TrainableTask):
         counts = np.array([float(row[-1]) for row in examples.items], np.float32)
         tokens = examples.encode(self.tokenizer, options.length, 1)
         return text_batches("regress", tokens, 1, self.tokenizer, options, "score", counts)
-
-    def prediction_call(self, examples: Examples, *, batch: int, **settings: Any) -> PredictionCall:
-        return ([row[0] for row in examples.items],), {"batch_size": batch}
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         return correlation_scores([float(row[1]) for row in examples.items], answers)

@@ -59,7 +59,8 @@ def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, A
     length = settings.pop("length", None) if request.length is None else request.length
     if length is None and learnt is not None and kind.metric != "loss":  # there it is of what is written
         length = learnt.max_length
-    rows = {"batch": request.batch} | ({} if length is None else {"length": length})
+    limit = "max_tokens" if kind.metric == "loss" else "length"  # of an answer, or of what is read
+    rows = {"batch": request.batch} | ({} if length is None else {limit: length})
     rows["truncate"] = settings.pop("truncate", True)
     examples, facts = read_examples(kind, model, request, flags, learnt)
     examples = examples.first(None if request.limit is None else request.limit * request.batch)

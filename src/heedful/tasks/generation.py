@@ -37,7 +37,7 @@ from heedful.decode.stepper import Stepper
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.tasks.examples import Examples, limit_characters
 from heedful.tasks.model_inputs import Truncated, input_limit, truncate_text, truncates
-from heedful.tasks.task import PredictionCall, Task, TrainableTask, row_keywords
+from heedful.tasks.task import Task, TrainableTask, row_keywords
 
 GENERATION_BATCH_SIZE = 8
 
@@ -320,10 +320,6 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
             raise InputError(f"{cls.command} needs a model that writes, {cls.writers}", hint=this)
 
     @classmethod
-    def texts(cls, examples: Examples) -> list[str]:
-        return [row[0] for row in examples.items]
-
-    @classmethod
     def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
         return model, "its own head"
 
@@ -360,25 +356,21 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
         short = [truncate_text(self.tokenizer, text, n)[0] for text, n in zip(short, room, strict=True)]
         return [self.prompt_template.replace(BLANK, text) for text in short]
 
-    def prediction_call(
-        self, examples: Examples, *, batch: int, length: int | None = None, truncate: bool | None = True,
-        **options: Any,
-    ) -> PredictionCall:  # fmt: skip
-        """Return the texts, and options of generation, of which at most `length` tokens are written.
+    def call_options(
+        self, *, batch: int = GENERATION_BATCH_SIZE, length: int | None = None, truncate: bool = True,
+        max_tokens: int | None = None, **options: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return options of generation, of which at most `max_tokens` tokens are written.
 
         Options may have the names of `generate`. An encoder-decoder searches with four
         beams, a decoder takes the most likely token each time.
         """
         named = {OPTION_NAMES.get(name, name): value for name, value in options.items()}
         beams = {"num_beams": 4} if isinstance(self.model, Seq2Seq) else {}
-        reading = {"truncation": truncate, "batch_size": batch}
         context = context_length(self.model) or 2 * MAX_WRITTEN_TOKENS
         room = context if isinstance(self.model, Seq2Seq) else context // 2  # a decoder's holds the text, too
-        written = {"max_new_tokens": length or min(MAX_WRITTEN_TOKENS, room)}
-        return (self.texts(examples),), {**written, **beams, **reading, **named}
-
-    def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:
-        return {"batch_size": batch, "truncation": True, "max_new_tokens": max_tokens}
+        written = {"max_new_tokens": max_tokens or min(MAX_WRITTEN_TOKENS, room)}
+        return {**written, **beams, "truncation": truncate, "batch_size": batch, **named}
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         """Score what was written; `first` is the first row, to look at."""
@@ -414,6 +406,13 @@ class ScoredByPerplexity(TrainableGeneration):
         limit = input_limit(self.model, self.tokenizer) or self.training.length
         options = BatchOptions(length or min(self.training.length, limit), batch, truncate=bool(truncate))
         return self.loss_scores(self.batches(examples, options))
+
+    def call_options(
+        self, *, batch: int = GENERATION_BATCH_SIZE, max_tokens: int | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """Return options of generation as the pipeline has them: what is written is not scored."""
+        written = {} if max_tokens is None else {"max_new_tokens": max_tokens}
+        return TrainableTask.call_options(self, batch=batch, **options) | written
 
 
 def task_prefix(model: Model, task: str) -> str:

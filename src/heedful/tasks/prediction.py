@@ -99,10 +99,11 @@ class RowPredictor:
         columns: tuple[str, ...] = ("vector",)
         if command != "embed":
             assert isinstance(task, TrainableTask)
-            options = task.table_options(request.batch, request.length, request.max_tokens)
+            options = task.call_options(
+                batch=request.batch, length=request.length, max_tokens=request.max_tokens
+            )
             columns = task.answer_columns
-        given = {name: value for name, value in options.items() if value is not None or name == "top_k"}
-        return cls(task, command, given, columns, learnt)
+        return cls(task, command, options, columns, learnt)
 
     def added_columns(self, source: InputFile) -> dict[str, str]:
         """Return what the new columns are called: "predicted_…" if the table has that name already.

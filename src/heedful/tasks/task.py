@@ -201,9 +201,6 @@ class Task:
 Pipeline = Task  # the name that transformers' users know
 
 
-PredictionCall = tuple[tuple[Any, ...], dict[str, Any]]  # arguments and options of a call of a task
-
-
 @dataclass(frozen=True)
 class TrainingDefaults:
     """Settings of training that give good results without a flag."""
@@ -223,7 +220,7 @@ class TrainableTask(Task):
 
     file ── read_examples, split_validation, check_examples ──▶ Examples ── facts, texts ──▶ what is reported
     model ── check_model, attach_head ──▶ model with a head ── batches, objective ──▶ what is learnt
-    Examples ── prediction_call ──▶ predict ── compare ──▶ score
+    Examples ── call_inputs, call_options ──▶ predict ── compare ──▶ score
 
     The class methods need no model. The others are of a task bound to a model that has the head.
     """
@@ -270,8 +267,8 @@ class TrainableTask(Task):
 
     @classmethod
     def texts(cls, examples: Examples) -> list[str]:
-        """Return all text of every example, to measure its length: by default all cells but the last."""
-        return [" ".join(row[:-1]) for row in examples.items]
+        """Return all text of every example, to measure its length: by default what is read of it."""
+        return [" ".join(row) for row in cls.input_rows(examples)]
 
     @classmethod
     def facts(cls, examples: Examples) -> dict[str, Any]:
@@ -317,28 +314,28 @@ class TrainableTask(Task):
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         """Return the examples as batches to learn from."""
 
-    def prediction_call(
-        self, examples: Examples, *, batch: int, length: int | None = None, truncate: bool | None = None,
-        **options: Any,
-    ) -> PredictionCall:  # fmt: skip
-        """Return the arguments and options of the call that answers every example: by default their texts.
-
-        Settings of batches become options of `predict`; those that it has itself stay.
-        """
-        named = {"batch_size": batch, "max_length": length, "truncation": truncate}
-        given = {name: value for name, value in named.items() if value is not None}
-        return self.call_inputs([tuple(row[:-1]) for row in examples.items]), given | options
+    @classmethod
+    def input_rows(cls, examples: Examples) -> list[tuple[Any, ...]]:
+        """Return what is read of every example: by default all cells but the last."""
+        return [tuple(row[:-1]) for row in examples.items]
 
     @classmethod
-    def call_inputs(cls, rows: Sequence[tuple[str, ...]]) -> tuple[Any, ...]:
-        """Return the arguments of a call that answers rows, given by the texts that are read."""
-        return ([" ".join(row) for row in rows],)
+    def call_inputs(cls, rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+        """Return the arguments of a call that answers rows, given by what is read of each."""
+        return ([row[0] if len(row) == 1 else " ".join(row) for row in rows],)
 
-    def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:
-        """Return the options of a call for the rows of a table: long texts are cut, `max_tokens` written."""
-        options = {"batch_size": batch, "truncation": True, "max_length": length}
+    def call_options(
+        self, *, batch: int = BATCH_SIZE, length: int | None = None, truncate: bool = True,
+        max_tokens: int | None = None, **options: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return the options of the call with which `heed eval` scores and `heed predict` predicts.
+
+        The settings become those options of `predict` that it has. Its own options stay.
+        """
+        settings = {"batch_size": batch, "max_length": length, "truncation": truncate}
         takes = inspect.signature(self.predict).parameters
-        return {name: value for name, value in options.items() if name in takes}
+        given = {name: value for name, value in settings.items() if name in takes and value is not None}
+        return given | options
 
     def answer_cells(self, answer: Any) -> dict[str, Any]:
         """Return an answer of `predict` as the cells of the `answer_columns`."""
@@ -363,8 +360,7 @@ class TrainableTask(Task):
     ) -> list[Any]:
         """Return what `predict` answers to every example.
 
-        `settings` are those of batches (batch, length, truncate), or options of `predict`; `report` receives
-        how many examples have been read.
+        `settings` are those of `call_options`; `report` receives how many examples have been read.
         """
 
         def count(inputs: Iterable[Any]) -> Iterator[Any]:
@@ -373,7 +369,8 @@ class TrainableTask(Task):
                 if report is not None:
                     report(number)
 
-        (first, *others), options = self.prediction_call(examples, **({"batch": BATCH_SIZE} | settings))
+        first, *others = self.call_inputs(self.input_rows(examples))
+        options = self.call_options(**settings)
         with evaluation_mode(self.model):
             return list(self(first if report is None else count(first), *others, **options))
 

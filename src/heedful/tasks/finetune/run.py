@@ -542,8 +542,8 @@ def describe_base(setup: TrainingSetup, split: SplitExamples, body: Model, outlo
                 valid = split.valid.select(whole)
                 with ignore_truncated():
                     similarity = bind_task(SentenceSimilarity, body)
-                    pairs, options = setup.task.prediction_call(valid, batch=setup.options.batch)
-                    cosines = similarity(*pairs, **options)
+                    pairs = split.task.call_inputs(split.task.input_rows(valid))
+                    cosines = similarity(*pairs, batch_size=setup.options.batch)
                 score = float(setup.task.compare(valid, cosines)[metric])
                 of_some = "" if len(chosen) == len(queries) else f" on {len(chosen):,} of the queries"
                 scores.append(f"{score:.4f}{of_some} by the cosine of the model's own vectors")

@@ -21,7 +21,7 @@ from heedful.tasks.examples import ROLES, ColumnFlags, Examples, find_images
 from heedful.tasks.label_kinds import LabelKind
 from heedful.tasks.model_inputs import BATCH_SIZE, forward_images, map_images
 from heedful.tasks.pipelines.text_classification import TextClassification, label_hypotheses
-from heedful.tasks.task import PredictionCall, Task, TrainingDefaults
+from heedful.tasks.task import Task, TrainingDefaults
 
 TOP_LABELS = 5  # of an answer, as in transformers
 TEMPLATE = "This is a photo of {}."  # transformers' own
@@ -102,14 +102,8 @@ class ImageClassification(TextClassification):
         )  # fmt: skip
         return self.balance(batches, truth, options)
 
-    def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
-        inputs, options = super().prediction_call(examples, **settings)
-        of_texts = ("max_length", "truncation")
-        return inputs, {"top_k": "best"} | {n: value for n, value in options.items() if n not in of_texts}
-
-    @classmethod
-    def call_inputs(cls, rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-        return ([row[0] for row in rows],)
+    def call_options(self, **settings: Any) -> dict[str, Any]:
+        return {"top_k": "best"} | super().call_options(**settings)
 
 
 class ZeroShotImageClassification(Task):

@@ -21,7 +21,7 @@ from heedful.tasks.examples import ROLES, ColumnFlags, Examples, find_images, li
 from heedful.tasks.generation import GENERATION_BATCH_SIZE, GeneratingTask, TrainableGeneration, clean_text
 from heedful.tasks.metrics.generated import transcriptions
 from heedful.tasks.model_inputs import map_images, map_inputs
-from heedful.tasks.task import PredictionCall, TrainingDefaults, row_keywords
+from heedful.tasks.task import TrainingDefaults, row_keywords
 
 
 class ImageToText(TrainableGeneration):
@@ -84,11 +84,8 @@ class ImageToText(TrainableGeneration):
         start, processor = getattr(self.model, "start_token", None), self.model.image_processor
         return data.image_text(images, texts, self.tokenizer, processor, start=start, **row_keywords(options))
 
-    def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
-        """Return the images, and options of generation: the most likely token each time by default."""
-        greedy = {} if {"num_beams", "beams"} & settings.keys() else {"num_beams": 1}
-        _, options = super().prediction_call(examples, **(greedy | settings))
-        return ([row[0] for row in examples.items],), options
+    def call_options(self, **settings: Any) -> dict[str, Any]:
+        return super().call_options(**({"num_beams": 1} | settings))  # the most likely token each time
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         scores = super().compare(examples, answers)

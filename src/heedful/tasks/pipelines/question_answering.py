@@ -44,7 +44,7 @@ from heedful.tasks.model_inputs import (
     tokenize,
     truncate_text,
 )
-from heedful.tasks.task import PredictionCall, TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
 from heedful.tasks.task_specification import TaskSpecification
 
 UNANSWERABLE = "unanswerable_questions"  # of config.json: whether some questions of training had no answer
@@ -164,8 +164,8 @@ class QuestionAnswering(TrainableTask):
             raise InputError("no question has an answer: there is nothing to learn")
 
     @classmethod
-    def texts(cls, examples: Examples) -> list[str]:
-        return [f"{one.question} {one.context}" for one in examples.items]
+    def input_rows(cls, examples: Examples) -> list[tuple[Any, ...]]:
+        return [(one.context, one.question) for one in examples.items]
 
     @classmethod
     def facts(cls, examples: Examples) -> dict[str, Any]:
@@ -186,33 +186,33 @@ class QuestionAnswering(TrainableTask):
             list(examples.items), self.tokenizer, stride=stride, question=question, **row_keywords(options)
         )
 
-    def prediction_call(
-        self, examples: Examples, *, batch: int, length: int | None = None, stride: int | None = None,
-        question: int | None = None, truncate: bool | None = True, **options: Any,
-    ) -> PredictionCall:  # fmt: skip
-        """Return the questions, and the windows of training as options of `predict`.
+    def call_options(
+        self, *, batch: int = BATCH_SIZE, length: int | None = None, truncate: bool = True,
+        max_tokens: int | None = None, stride: int | None = None, question: int | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return the windows of training as options of `predict`; "" may be an answer if it was in training.
 
         A window has `length` tokens, shares `stride` of them, and has at most `question` of a question.
-        "" is an answer only where some question has none, here or in training.
         """
+        if length is None and (learnt := TaskSpecification.of(self.model)) is not None:
+            length = learnt.max_length
         stride_by_length, question_by_length = (None, None) if length is None else _window_settings(length)
         windows = {
             "max_seq_len": length, "doc_stride": stride or stride_by_length,
             "max_question_len": question or question_by_length, "batch_size": batch, "max_answer_len": 30,
-            "handle_impossible_answer": bool(self.model.hf_config.get(UNANSWERABLE))
-            or any(not one.answers for one in examples.items),
+            "handle_impossible_answer": bool(self.model.hf_config.get(UNANSWERABLE)),
         }  # fmt: skip
-        questions = self.call_inputs([(one.context, one.question) for one in examples.items])
-        return questions, {name: value for name, value in windows.items() if value is not None} | options
+        return {name: value for name, value in windows.items() if value is not None} | options
+
+    def answer_examples(self, examples: Examples, **settings: Any) -> list[Any]:
+        if any(not one.answers for one in examples.items):
+            settings = {"handle_impossible_answer": True} | settings
+        return super().answer_examples(examples, **settings)
 
     @classmethod
     def call_inputs(cls, rows: Sequence[tuple[str, ...]]) -> tuple[Any, ...]:
         return (({"question": question, "context": context} for context, question in rows),)
-
-    def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:
-        if length is None and (learnt := TaskSpecification.of(self.model)) is not None:
-            length = learnt.max_length
-        return self.prediction_call(Examples([], []), batch=batch, length=length)[1]  # as it is measured
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         truths = [[text for text, _ in one.answers] for one in examples.items]

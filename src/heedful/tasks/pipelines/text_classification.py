@@ -48,7 +48,7 @@ from heedful.tasks.label_kinds import (
 )
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, rename_options, truncates
 from heedful.tasks.pipelines.encoders import sentence_vectors
-from heedful.tasks.task import PredictionCall, Task, TrainableTask, TrainingDefaults
+from heedful.tasks.task import Task, TrainableTask, TrainingDefaults
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.objectives import Objective
 
@@ -358,13 +358,8 @@ class TextClassification(TrainableTask):
         order = BalancedOrder(range(len(truth)), truth, options.batch, options.seed)
         return replace(batches, order=order, settings={**batches.settings, "balanced": True})
 
-    def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
-        inputs, options = super().prediction_call(examples, **settings)
-        return inputs, ({"top_k": None} if self.label_kind.several else {}) | options
-
-    def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:
-        options = super().table_options(batch, length, max_tokens)
-        return options | ({"top_k": None} if self.label_kind.several else {})
+    def call_options(self, **settings: Any) -> dict[str, Any]:
+        return ({"top_k": None} if self.label_kind.several else {}) | super().call_options(**settings)
 
     def answer_cells(self, answer: Any) -> dict[str, Any]:
         if not self.label_kind.several:

@@ -89,8 +89,8 @@ class TextGeneration(ScoredByPerplexity):
         one = isinstance(text_inputs, str) or is_chat(text_inputs)
         return predict_batch([text_inputs])[0] if one else map_inputs(text_inputs, predict_batch, batch_size)
 
-    def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:
-        return super().table_options(batch, length, max_tokens) | {"return_full_text": False}
+    def call_options(self, **settings: Any) -> dict[str, Any]:
+        return {"return_full_text": False} | super().call_options(**settings)
 
     def prompt_parts(self, inputs: Any) -> list[tuple[list[int], str]]:
         return [(self.prompt_ids(inputs, "", None), "")]
@@ -377,9 +377,6 @@ class Conversational(ScoredByPerplexity):
     @classmethod
     def call_inputs(cls, rows: Sequence[tuple[str, ...]]) -> tuple[Any, ...]:
         return ((list(read_prompt(row[0])) for row in rows),)
-
-    def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:
-        return {"batch_size": batch, "max_new_tokens": max_tokens}
 
     def answer_cells(self, answer: Any) -> dict[str, Any]:
         return {"generated_text": answer[-1]["content"]}

@@ -62,7 +62,7 @@ from heedful.tasks.model_inputs import (
     truncates,
     warn_truncated,
 )
-from heedful.tasks.task import PredictionCall, TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.text import Tokenizer
 
@@ -254,8 +254,8 @@ class TokenClassification(TrainableTask):
         check_known("tag", [(tag, one.where) for one in valid.items for tag in one.tags], names)
 
     @classmethod
-    def texts(cls, examples: Examples) -> list[str]:
-        return [" ".join(one.words) for one in examples.items]
+    def input_rows(cls, examples: Examples) -> list[tuple[Any, ...]]:
+        return [(" ".join(one.words),) for one in examples.items]
 
     @classmethod
     def facts(cls, examples: Examples) -> dict[str, Any]:
@@ -275,21 +275,17 @@ class TokenClassification(TrainableTask):
         pieces = [piece for one in examples.items for piece in split_sentence(one, self.tokenizer, room)]
         return data.tag(pieces, self.tokenizer, labels=self.labels, **row_keywords(options))
 
-    def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
-        # Long sentences are read in windows, as `heed predict` reads them: every word is scored.
-        every_token = {"aggregation_strategy": "none", "ignore_labels": (), "truncate": False}
-        _, options = super().prediction_call(Examples([], []), **(settings | every_token))
-        return (self.texts(examples),), options
-
-    def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:
-        return {"batch_size": batch, "max_length": length, "aggregation_strategy": "first"}
+    def call_options(self, **settings: Any) -> dict[str, Any]:
+        # Long texts are read in windows, of which nothing is cut.
+        return {"aggregation_strategy": "first"} | super().call_options(**(settings | {"truncate": False}))
 
     def answer_cells(self, answer: Any) -> dict[str, Any]:
         return {"spans": answer}
 
     def answer_examples(self, examples: Examples, **settings: Any) -> list[Any]:
         check_labels(self.model, [(tag, one.where) for one in examples.items for tag in one.tags])
-        return super().answer_examples(examples, **settings)
+        every_token = {"aggregation_strategy": "none", "ignore_labels": ()}
+        return super().answer_examples(examples, **(settings | every_token))
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         """Score the label of the first token of each word; a word without its own token is O."""

@@ -69,7 +69,7 @@ def parted(path: Path, out: Path, share: int) -> tuple[Path, Path]:
 
 def ask(path: Path, limit: int | None = None, **options: Any) -> EvaluationRequest:
     """What `heed eval` is asked about one file."""
-    return EvaluationRequest([str(path)], batch=64, limit=limit, options=options)
+    return EvaluationRequest([str(path)], batch=64, limit=limit, **options)
 
 
 def sst2(folder: Path) -> tuple[Path, Path]:
@@ -94,8 +94,8 @@ PLANS: dict[str, Plan] = {
     "sentiment": Plan(
         "classify", "classify", "accuracy", "classify",
         lambda d, t, b: data.classify(sst2(d)[0], t, text="sentence", labels=["0", "1"], batch=b, length=96),
-        lambda d: ask(sst2(d)[1], text="sentence", truncate=True),
-        lambda d: ask(d / "classification/sst2/dev.tsv.gz", text="content", truncate=True),
+        lambda d: ask(sst2(d)[1], text="sentence"),
+        lambda d: ask(d / "classification/sst2/dev.tsv.gz", text="content"),
         ["classification/sst2/train.tsv.gz", "classification/sst2/dev.tsv.gz"],
         epochs=2, lr=7e-4,
         names={"0": "NEGATIVE", "1": "POSITIVE"},
@@ -107,8 +107,8 @@ PLANS: dict[str, Plan] = {
     "entities": Plan(
         "tag", "tag", "f1", "tag",
         lambda d, t, b: data.tag(names.written(d, held=False), t, batch=b, truncate=True),
-        lambda d: ask(names.written(d, held=True), truncate=True),
-        lambda d: ask(names.measured(d), truncate=True),
+        lambda d: ask(names.written(d, held=True)),
+        lambda d: ask(names.measured(d)),
         [*names.FILES, "ner/uner-ewt/test.iob2.gz"],
         epochs=2.5, lr=1e-3, rank=16, checks=5,
         card=Card("names of people, places and organisations", "token-classification",
@@ -121,8 +121,8 @@ PLANS: dict[str, Plan] = {
     "conll2003": Plan(
         "tag", "tag", "f1", "tag",
         lambda d, t, b: data.tag(d / "ner/conll2003/train.conll.gz", t, batch=b, truncate=True),
-        lambda d: ask(d / "ner/conll2003/testa.conll.gz", limit=15, truncate=True),
-        lambda d: ask(d / "ner/conll2003/testb.conll.gz", truncate=True),
+        lambda d: ask(d / "ner/conll2003/testa.conll.gz", limit=15),
+        lambda d: ask(d / "ner/conll2003/testb.conll.gz"),
         ["ner/conll2003/train.conll.gz", "ner/conll2003/testb.conll.gz"],
         epochs=4, lr=1e-3, rank=16,
         card=Card("names of people, places, organisations and others", "token-classification",
@@ -145,8 +145,8 @@ PLANS: dict[str, Plan] = {
         lambda d, t, b: data.answer(
             [*articles(d, 0, 38), *data.squad(d / "qa/squad/train_subset.json.gz")], t,
             batch=b, length=320, truncate=True),
-        lambda d: ask(questions(d, 38, 40), truncate=True),
-        lambda d: ask(questions(d, 40, None), truncate=True),
+        lambda d: ask(questions(d, 38, 40)),
+        lambda d: ask(questions(d, 40, None)),
         ["qa/squad/dev-v1.1.json.gz", "qa/squad/train_subset.json.gz"],
         epochs=1.2, lr=1e-3, rank=16, batch=16, checks=1,
         mixed=lambda d, t, b: data.answer(
@@ -161,8 +161,8 @@ PLANS: dict[str, Plan] = {
         "classify", "classify", "accuracy", "classify",
         lambda d, t, b: data.classify(
             d / "pairs/mrpc/train.tsv.gz", t, **PAIR, batch=b, truncate=True),
-        lambda d: ask(d / "pairs/mrpc/val.tsv.gz", **PAIR, truncate=True),
-        lambda d: ask(d / "pairs/mrpc/test.tsv.gz", **PAIR, truncate=True),
+        lambda d: ask(d / "pairs/mrpc/val.tsv.gz", **PAIR),
+        lambda d: ask(d / "pairs/mrpc/test.tsv.gz", **PAIR),
         ["pairs/mrpc/train.tsv.gz", "pairs/mrpc/test.tsv.gz"],
         epochs=5, lr=5e-4,
         card=Card("whether two sentences say the same", "text-classification",
@@ -174,8 +174,8 @@ PLANS: dict[str, Plan] = {
         "classify", "classify", "accuracy", "classify",
         lambda d, t, b: data.classify(
             d / "pairs/rte/train.tsv.gz", t, **PAIR, batch=b, length=256, truncate=True),
-        lambda d: ask(d / "pairs/rte/dev.tsv.gz", **PAIR, length=256, truncate=True),
-        lambda d: ask(d / "pairs/rte/dev.tsv.gz", **PAIR, length=256, truncate=True),
+        lambda d: ask(d / "pairs/rte/dev.tsv.gz", **PAIR, length=256),
+        lambda d: ask(d / "pairs/rte/dev.tsv.gz", **PAIR, length=256),
         ["pairs/rte/train.tsv.gz", "pairs/rte/dev.tsv.gz"],
         epochs=6, lr=5e-4, checks=1,  # dev is all there is, so nothing is chosen by it
         card=Card("whether one sentence follows from another", "text-classification",

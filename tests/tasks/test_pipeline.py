@@ -189,7 +189,7 @@ def test_weights_are_loaded_in_the_type_asked_for(tiny: Tiny, tmp_path: Path) ->
     kept = pipeline(model=folder, model_kwargs={"torch_dtype": torch.bfloat16})
     assert next(kept.model.parameters()).dtype == torch.bfloat16
     assert next(pipeline(model=folder, dtype="auto").model.parameters()).dtype == torch.float32
-    with pytest.raises(ConfigError, match="dtype='int4' is unknown; one of float32"):
+    with pytest.raises(ConfigError, match="dtype='int4' is unknown; choose one of float32"):
         pipeline(model=folder, dtype="int4")
 
 

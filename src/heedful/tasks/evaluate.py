@@ -18,7 +18,6 @@ from heedful.data.tokenization import find_template
 from heedful.models.base import LM, MediaLM, Model, evaluation_mode
 from heedful.tasks.examples import (
     MESSAGES,
-    ColumnFlags,
     Examples,
     check_flags,
     infer_file_task,
@@ -53,16 +52,12 @@ def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, A
     kind.check_model(model)
     learnt = TaskSpecification.of(model)
     learnt = learnt if learnt is not None and learnt.command == kind.command else None
-    settings = dict(request.options)
-    flags = take_columns(settings, request.column_flags)
-    request = replace(request, encoding=settings.pop("encoding", request.encoding))
-    length = settings.pop("length", None) if request.length is None else request.length
+    length = request.length
     if length is None and learnt is not None and kind.metric != "loss":  # there it is of what is written
         length = learnt.max_length
     limit = "max_tokens" if kind.metric == "loss" else "length"  # of an answer, or of what is read
-    rows = {"batch": request.batch} | ({} if length is None else {limit: length})
-    rows["truncate"] = settings.pop("truncate", True)
-    examples, facts = read_examples(kind, model, request, flags, learnt)
+    settings = {"batch": request.batch, limit: length} | dict(request.options)
+    examples, facts = read_examples(kind, model, request, learnt)
     examples = examples.first(None if request.limit is None else request.limit * request.batch)
     lines = ProgressReporter() if request.quiet else LineReporter()
 
@@ -73,7 +68,7 @@ def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, A
             lines.step({"step": number, "steps": len(examples)})
 
     bound = bind_task(kind, model)
-    options = settings | rows | {"report": report if kind.by_loss else None}
+    options = settings | {"report": report if kind.by_loss else None}
     if not isinstance(bound, TextClassification) or bound.label_kind.several:
         scores = bound.score(examples, **options)
     else:
@@ -97,23 +92,22 @@ def deciding_metric(task: str, scores: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def read_examples(
-    task: type[TrainableTask], model: Model, request: EvaluationRequest, flags: ColumnFlags,
-    learnt: TaskSpecification | None,
-) -> tuple[Examples, dict[str, Any]]:  # fmt: skip
+    task: type[TrainableTask], model: Model, request: EvaluationRequest, learnt: TaskSpecification | None
+) -> tuple[Examples, dict[str, Any]]:
     """Return the examples of files, and which columns they come from.
 
     `learnt` is what the model learnt from: columns of these names are taken, and others are refused.
     """
     files = request.files
     if len(files) == 2 and "lines" in task.file_kinds:
-        if any(flags.values()):
+        if any(request.column_flags.values()):
             raise ConfigError("two files of lines have no columns", hint="leave `text=` and `label=` out")
         return read_parallel_lines(files, request.encoding)
     if "lines" in task.file_kinds and len(files) > 2:
         raise InputError(
             f"{task.command} reads one table or two files of lines", hint=f"got {len(files)} files"
         )
-    parts = [read_one_file(task, model, path, request, flags, learnt) for path in files]
+    parts = [read_one_file(task, model, path, request, learnt) for path in files]
     examples = parts[0]
     if len(parts) > 1:
         name = lambda part, where: f"{part.path}, {where}" if part.path else where
@@ -126,22 +120,6 @@ def read_examples(
     columns = {"columns": list(examples.columns.values())} if examples.columns else {}
     columns |= {"unused_columns": list(examples.unused)} if examples.unused else {}
     return examples, columns | ({"left_out": list(examples.notes)} if examples.notes else {})
-
-
-def take_columns(settings: dict[str, Any], flags: ColumnFlags) -> dict[str, str | None]:
-    """Return the columns that flags name, else those of settings, which are taken from them.
-
-    Settings have text, label and pair, or text and label in columns=[…].
-    """
-    both = settings.pop("columns", None)
-    names = both.split(",") if isinstance(both, str) else [] if both is None else list(both)
-    if both is not None and len(names) != 2:
-        raise ConfigError(f"`columns={both!r}` must be two: the text, and what is expected of it")
-    text, label = [str(name).strip() for name in names] or (None, None)
-    others = {"--text": text, "--label": label, "--pair": None}
-    others = {flag: settings.pop(flag[2:], name) for flag, name in others.items()}
-    named = {flag: others[flag] if name is None else name for flag, name in flags.items()}
-    return {flag: None if name is None else str(name) for flag, name in named.items()}
 
 
 def read_parallel_lines(files: Sequence[str], encoding: str) -> tuple[Examples, dict[str, Any]]:
@@ -157,11 +135,11 @@ def read_parallel_lines(files: Sequence[str], encoding: str) -> tuple[Examples, 
 
 
 def read_one_file(
-    task: type[TrainableTask], model: Model, path: str, request: EvaluationRequest, flags: ColumnFlags,
+    task: type[TrainableTask], model: Model, path: str, request: EvaluationRequest,
     learnt: TaskSpecification | None,
 ) -> Examples:  # fmt: skip
     """Return the examples of one file; columns are those learnt from, or found as in `heed finetune`."""
-    named = [name for name in flags.values() if name is not None]
+    flags = request.column_flags
     read = lambda header: read_input_file(
         path, encoding=request.encoding, kinds=task.file_kinds, header=header
     )
@@ -173,10 +151,9 @@ def read_one_file(
             needs = "one .csv, .tsv or .jsonl file with both, or two files of as many lines"
             what = f"{task.command} needs texts and what is expected of them: {needs}"
             raise InputError(what, hint=f"got {path} alone") from None
-    numbers = bool(named) and all(name.isdigit() for name in named)
-    source = request.tables[path] if in_memory else read(not numbers)
+    source = request.tables[path] if in_memory else read(request.header)
     usual = {name for role in task.roles.values() for name in role.names}
-    if not named and not in_memory and "lines" in task.file_kinds:
+    if not any(flags.values()) and not in_memory and "lines" in task.file_kinds:
         bare = read(False) if not usual & {name.lower() for name in source.columns} else source
         if len(bare.columns) == 2 and bare.columns != source.columns:  # those of JSON have names anyway
             return task.read_examples(bare, {"--text": bare.columns[0], "--label": bare.columns[1]})
@@ -223,7 +200,7 @@ def default_task(model: Model, files: Sequence[str] = ()) -> str:
 
 def measure_perplexity(model: Model, request: EvaluationRequest) -> dict[str, Any]:
     """Return the perplexity of a text as one stream, per token and per character."""
-    known = ("encoding", "line_end", "unit")
+    known = ("line_end", "unit")
     if unknown := [name for name in request.options if name not in known]:
         hint = nearest(unknown[0], known) or f"there are {', '.join(known)}"
         raise ConfigError(f"perplexity has no option {unknown[0]!r}", hint=hint)

@@ -13,7 +13,7 @@ import copy
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
@@ -86,30 +86,22 @@ def merge_options(
     return merged
 
 
-@dataclass(frozen=True)
-class GenerationPlan:
-    """The settings of a task, and the longest and shortest text; both lengths may count the prompt too."""
-
-    settings: GenerationSettings
-    max_tokens: int
-    min_tokens: int
-    max_counts_prompt: bool
-    min_counts_prompt: bool
-
-    def token_range(self, prompt: int) -> tuple[int, int]:
-        """Return the most and the fewest new tokens behind a prompt of that length."""
-        most = self.max_tokens - prompt * self.max_counts_prompt
-        if self.max_tokens < 1 and not self.max_counts_prompt:
-            raise InputError(f"`max_new_tokens={self.max_tokens}` allows no output", hint="give at least 1")
-        if most < 1:
-            raise InputError(
-                f"`max_length={self.max_tokens}` counts the {prompt} tokens of the prompt and leaves none",
-                hint="pass `max_new_tokens=`",
-            )
-        return most, min(self.min_tokens - prompt * self.min_counts_prompt, most)
+def token_range(options: Mapping[str, Any], prompt: int) -> tuple[int, int]:
+    """Return the most and the fewest new tokens; max_length and min_length count those of the prompt too."""
+    new = options.get("max_new_tokens")
+    if new is not None and new < 1:
+        raise InputError(f"`max_new_tokens={new}` allows no output", hint="give at least 1")
+    length = options.get("max_length", 128)
+    most = length - prompt if new is None else new
+    if most < 1:
+        raise InputError(
+            f"`max_length={length}` counts the {prompt} tokens of the prompt and leaves none",
+            hint="pass `max_new_tokens=`",
+        )
+    return most, min(options.get("min_new_tokens", options.get("min_length", 0) - prompt), most)
 
 
-def plan_generation(options: Mapping[str, Any]) -> GenerationPlan:
+def plan_generation(options: Mapping[str, Any]) -> GenerationSettings:
     """Return transformers' options as settings; those of a method that is not used are left out."""
     chosen = {
         HUGGINGFACE_NAMES[name]: value
@@ -137,11 +129,7 @@ def plan_generation(options: Mapping[str, Any]) -> GenerationPlan:
         )
     else:
         unused = [*BEAM_SETTINGS, *DRAWING, "contrastive"]
-    settings = GenerationSettings(**{name: value for name, value in chosen.items() if name not in unused})
-    new, fresh = "max_new_tokens" in options, "min_new_tokens" in options
-    most = options["max_new_tokens"] if new else options.get("max_length", 128)
-    least = options["min_new_tokens"] if fresh else options.get("min_length", 0)
-    return GenerationPlan(settings, most, least, not new, not fresh)
+    return GenerationSettings(**{name: value for name, value in chosen.items() if name not in unused})
 
 
 class MinLengthStepper:
@@ -173,26 +161,34 @@ class MinLengthStepper:
         return self._mask_end_ids(self.inner.step(tokens))
 
 
+def limit_lengths(
+    model: Model, settings: GenerationSettings, options: Mapping[str, Any], rows: int, prompt: int
+) -> tuple[Model | Stepper, GenerationSettings]:
+    """Return what writes behind `rows` prompts of `prompt` tokens, and its settings with the most tokens."""
+    most, least = token_range(options, prompt)
+    settings = replace(settings, max_tokens=most)
+    if least < 1 or settings.contrastive is not None:
+        return model, settings
+    inner = choose_stepper(model, rows * max(settings.samples, settings.beams or 1), most)
+    return cast(Stepper, MinLengthStepper(inner, sorted(eos_ids(model, settings.eos)), least)), settings
+
+
 def generate_texts(
-    model: Model, prompts: Sequence[list[int]], plan: GenerationPlan, batch_size: int = GENERATION_BATCH_SIZE
+    model: Model, prompts: Sequence[list[int]], options: Mapping[str, Any], batch_size: int
 ) -> list[list[Generation]]:
     """Return the texts written behind each prompt."""
+    plan = plan_generation(options)
     check_integer("batch_size", batch_size)
     count = lambda ids: 1 if isinstance(model, Seq2Seq) else len(ids)  # a decoder's start token is counted
     out: list[list[Generation]] = []
     while len(out) < len(prompts):
         some = prompts[len(out) : len(out) + batch_size]
-        if plan.max_counts_prompt or (plan.min_counts_prompt and plan.min_tokens > 0):
+        if "max_new_tokens" not in options or options.get("min_length", 0) > 0:  # they count the prompt
             alike = [count(ids) == count(some[0]) for ids in some]
             some = some[: alike.index(False)] if False in alike else some
-        most, least = plan.token_range(count(some[0]))
-        settings = replace(plan.settings, max_tokens=most)
+        by, settings = limit_lengths(model, plan, options, len(some), count(some[0]))
         if settings.seed is not None:  # otherwise the first rows of all batches would draw the same
             settings = replace(settings, seed=settings.seed + len(out))
-        by: Model | Stepper = model
-        if least > 0 and settings.contrastive is None:
-            inner = choose_stepper(model, len(some) * max(settings.samples, settings.beams or 1), most)
-            by = cast(Stepper, MinLengthStepper(inner, sorted(eos_ids(model, settings.eos)), least))
         out += generate(by, some, details=True, **vars(settings))
         report_progress("texts", len(out), len(prompts))
     if full := sum(text.finish == "context" for texts in out for text in texts):
@@ -285,8 +281,8 @@ class GeneratingTask(Task):
         batch_size: int,
     ) -> list[list[Generation]]:
         """Return what the model writes for each prompt."""
-        plan = plan_generation(merge_options(self.task, self.model, options, defaults))
-        return generate_texts(self.generator, prompts, plan, batch_size)
+        merged = merge_options(self.task, self.model, options, defaults)
+        return generate_texts(self.generator, prompts, merged, batch_size)
 
 
 # Learning to write.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from heedful.core.checks import check_choice
 from heedful.core.devices import resolve_device
 from heedful.core.errors import ConfigError, InputError, NotFound, nearest
 from heedful.models.base import LM, MediaLM, Model
@@ -224,24 +225,16 @@ def _load_model(
     if source is None:
         assert row is not None
         source = at_hand().get(row.model, row.model)  # and not a folder here that has its name
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        name = check_choice("dtype", str(dtype), ("float32", "float16", "bfloat16", "auto"), ConfigError)
+        dtype = None if name == "auto" else getattr(torch, name)
     try:
-        return load(source, device=resolve_device(device, InputError), dtype=_parse_dtype(dtype))
+        return load(source, device=resolve_device(device, InputError), dtype=dtype)
     except NotFound as error:
         if model is not None or row is None:
             raise
         missing = f"{task} takes {row.model!r} if no model is given: {error.marked_message}"
         raise NotFound(missing, hint="give `model=`") from None
-
-
-def _parse_dtype(name: Any) -> torch.dtype | None:
-    if name is None or name == "auto" or isinstance(name, torch.dtype):
-        return None if name == "auto" else name
-    named = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-    if str(name) not in named:
-        raise ConfigError(
-            f"`dtype={name!r}` is unknown", hint=f"one of {', '.join(named)}, or one of torch's own"
-        )
-    return named[str(name)]
 
 
 def _find_tokenizer(source: str | Path | Tokenizer | None, model: Model) -> Any:

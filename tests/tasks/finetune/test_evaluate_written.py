@@ -46,19 +46,17 @@ def test_known_columns_are_found_and_shown_with_the_first_row(
     assert f"expected  {ROWS[0][1]}" in out
 
 
-def test_columns_can_be_named_in_either_way(heed: Heed, models: dict[str, Path], tmp_path: Path) -> None:
+def test_columns_can_be_named_or_counted(heed: Heed, models: dict[str, Path], tmp_path: Path) -> None:
     odd = table(tmp_path / "t.csv", ("left", "right", "note"), [(*r, "x") for r in ROWS])
     call = ("eval", models["both"], odd, "--length", 4, "--limit", 1, "--batch", 2, "--json")
     assert columns(heed(*call, "--text", "left", "--label", "right")[1]) == ["left", "right"]
-    assert columns(heed(*call, "--set", "columns=left,right")[1]) == ["left", "right"]
-    assert columns(heed(*call, "--set", "columns=[1, 0]")[1]) == ["1", "0"]
+    assert columns(heed(*call, "--text", "1", "--label", "0")[1]) == ["1", "0"]
     call = call[:-1]
     code, _, error = heed(*call)
     assert code == 3
     assert "which column of" in error
     assert "name it with --text NAME" in error
     assert "did you mean 'left'" in heed(*call, "--text", "lefty")[2]
-    assert "must be two" in heed(*call, "--set", "columns=left")[2]
 
 
 def test_two_columns_without_names_are_read_from_the_first_line(
@@ -150,6 +148,6 @@ def test_settings_of_batches_may_be_options(models: dict[str, Path], tmp_path: P
     model = heedful.load(models["both"])
     found = [
         evaluate(model, "summarize", EvaluationRequest([str(rows)], length=4)),
-        evaluate(model, "summarize", EvaluationRequest([str(rows)], options={"length": 4})),
+        evaluate(model, "summarize", EvaluationRequest([str(rows)], options={"max_tokens": 4})),
     ]
     assert found[0] == found[1]

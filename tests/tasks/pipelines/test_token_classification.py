@@ -19,8 +19,9 @@ from heedful.tasks.model_inputs import tokenize
 from heedful.tasks.pipelines.token_classification import (
     ScoredToken,
     TokenClassification,
-    group_entities,
+    group_neighbours,
     merge_words,
+    same_entity,
     scored_tokens,
     split_sentence,
 )
@@ -276,7 +277,7 @@ def row(entity: str, word: str) -> dict[str, Any]:
 
 def test_a_beginning_starts_a_new_entity_and_an_inside_goes_on() -> None:
     tags = ["B-PER", "I-PER", "B-PER", "O", "I-LOC", "B-LOC", "LOC", "O", "O"]
-    groups = group_entities([row(tag, str(i)) for i, tag in enumerate(tags)])
+    groups = group_neighbours([row(tag, str(i)) for i, tag in enumerate(tags)], same_entity)
     assert [[r["word"] for r in group] for group in groups] == [
         ["0", "1"], ["2"], ["3"], ["4"], ["5", "6"], ["7", "8"]
     ]  # fmt: skip

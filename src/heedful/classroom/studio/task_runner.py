@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, cast
+from typing import Any
 
 from heedful.classroom import figures as view
 from heedful.classroom.figures.token_labels import visible_token
@@ -21,18 +21,15 @@ from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.tokens import tidy
 from heedful.core.errors import InputError
 from heedful.core.images import draw_for_model, draw_text, open_image
-from heedful.decode.fast import choose_stepper
 from heedful.decode.loop import stream
 from heedful.decode.request import context_length, eos_ids
 from heedful.decode.rows import decode_after
-from heedful.decode.stepper import Stepper
 from heedful.interp.observe.word_vectors import find_word
 from heedful.models.base import Model, Seq2Seq
 from heedful.tasks.generation import (
     GENERATION_BATCH_SIZE,
     GeneratingTask,
-    GenerationPlan,
-    MinLengthStepper,
+    limit_lengths,
     merge_options,
     plan_generation,
 )
@@ -258,13 +255,15 @@ def search_beams(
     some = [prompts[i : i + GENERATION_BATCH_SIZE] for i in range(0, len(prompts), GENERATION_BATCH_SIZE)]
     searched = [tree for batch in some for tree in search_trees(pipe.generator, batch, how)]
     best = [tree.ids(tree.found[0]) for tree in searched]
-    ends = eos_ids(pipe.generator, how.settings.eos)
+    settings = plan_generation(how)
+    ends = eos_ids(pipe.generator, settings.eos)
     written = [ids[:-1] if ids[-1] in ends else ids for ids in best]
     texts = [decode_after(pipe.generator, *row) for row in zip(prompts, written, strict=True)]
     texts = texts if task == "text-generation" else [text.strip() for text in texts]
     call = ", ".join([*map(repr, given), *(f"{k}={v!r}" for k, v in options.items())])
     lines = f"nlp = heedful.pipeline({task!r}, model=model)\nprint(nlp({call}))"
-    chosen = replace(how.settings, max_tokens=how.max_tokens, n=None)
+    most = how.get("max_new_tokens", how.get("max_length", 128))
+    chosen = replace(settings, max_tokens=most, n=None)
     names = [f.name for f in fields(chosen) if getattr(chosen, f.name) != f.default]
     arguments = ", ".join(f"{n}={getattr(chosen, n)!r}" for n in names if n != "temperature")  # 0 in a search
     trees = []
@@ -283,26 +282,22 @@ def search_beams(
 
 def plan_search(
     task: str, model: Model, options: Mapping[str, Any], temperature: float | None
-) -> GenerationPlan:
-    """Return the settings of a search, or raise InputError for those that draw or keep one text only."""
+) -> dict[str, Any]:
+    """Return the options of a search, or raise InputError for those that draw or keep one text only."""
     if temperature:
         raise InputError(
             f"beams search for the most likely text, and temperature {temperature} samples",
             hint="set it to 0, or beams to 1",
         )
-    plan = plan_generation(merge_options(task, model, options, DEFAULT_OPTIONS))
-    if not 2 <= (plan.settings.beams or 1) <= MAX_BEAMS:
+    merged = merge_options(task, model, options, DEFAULT_OPTIONS)
+    if not 2 <= (plan_generation(merged).beams or 1) <= MAX_BEAMS:
         raise InputError(f"the number of beams must be from 2 to {MAX_BEAMS}", hint="give beams")
-    return plan
+    return merged
 
 
-def search_trees(model: Model, prompts: list[list[int]], plan: GenerationPlan) -> list[Tree]:
+def search_trees(model: Model, prompts: list[list[int]], options: Mapping[str, Any]) -> list[Tree]:
     """Return the trees of some prompts, side by side; with the limits on tokens that the pipeline takes."""
     read = 1 if isinstance(model, Seq2Seq) else len(prompts[0])  # a decoder with a source reads one
-    most, least = plan.token_range(read)
-    chosen = replace(plan.settings, max_tokens=most, n=None)
-    by: Model | Stepper = model
-    if least > 0:
-        inner = choose_stepper(model, (chosen.beams or 1) * len(prompts), most)
-        by = cast(Stepper, MinLengthStepper(inner, sorted(eos_ids(model, chosen.eos)), least))
-    return beam_trees(by, prompts, **vars(chosen))
+    settings = replace(plan_generation(options), n=None)
+    by, settings = limit_lengths(model, settings, options, len(prompts), read)
+    return beam_trees(by, prompts, **vars(settings))

@@ -10,6 +10,9 @@ from typing import Annotated, Any
 from heedful.core.checks import Option, find_options
 from heedful.core.errors import InputError, nearest
 
+ModelName = Annotated[str, Option("A trained model: its name (heed ls), its folder, or a hub id.")]
+Device = Annotated[str, Option("Compute on this device: auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")]
+
 
 @dataclass(frozen=True, kw_only=True)
 class FileOptions:
@@ -40,7 +43,7 @@ class FileOptions:
 class FinetuneRequest(FileOptions):
     """Which model to fine-tune on which file, and how; None leaves the choice to the task."""
 
-    model: Annotated[str, Option("A trained model: its name (heed ls), its folder, or a hub id.")]
+    model: ModelName
     file: Annotated[
         str, Option("The examples: .csv, .tsv, .jsonl, .conll, SQuAD .json, .txt or a folder of images.")
     ]
@@ -99,9 +102,7 @@ class FinetuneRequest(FileOptions):
     seed: Annotated[
         int, Option("Draw the split, the head and the order with this seed.", minimum=0, variable="HEED_SEED")
     ] = 0
-    device: Annotated[
-        str, Option("Compute on this device: auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")
-    ] = "auto"
+    device: Device = "auto"
     dtype: Annotated[
         str | None,
         Option("Compute in float32 or bfloat16. [default: bfloat16 on a GPU]", variable="HEED_DTYPE"),
@@ -137,7 +138,7 @@ class EvaluationRequest(FileOptions):
 class PredictionRequest(FileOptions):
     """The files whose rows are to be predicted, and where rows and predictions are written."""
 
-    model: Annotated[str, Option("A trained model: its name (heed ls), its folder, or a hub id.")]
+    model: ModelName
     files: Annotated[
         Sequence[str],
         Option(
@@ -161,9 +162,7 @@ class PredictionRequest(FileOptions):
     max_tokens: Annotated[int | None, Option("Generate at most N tokens.", ("--max-tokens",), minimum=1)] = (
         None
     )
-    device: Annotated[
-        str, Option("Compute on this device: auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")
-    ] = "auto"
+    device: Device = "auto"
     base: Any = None  # a `Model` in memory, which `model` only names
 
 

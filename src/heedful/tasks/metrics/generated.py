@@ -39,19 +39,14 @@ def answer_f1(truths: Sequence[str], guess: str) -> float:
     return best
 
 
-def answers(truths: Sequence[Sequence[str]], guesses: Sequence[str]) -> dict[str, float]:
-    """Return exact match and F1 over all questions, in per cent."""
-    check_pairs(truths, guesses, "texts")
-    mean = lambda score: 100 * sum(score(t, g) for t, g in zip(truths, guesses, strict=True)) / len(guesses)
-    return {"exact_match": mean(exact_match), "f1": mean(answer_f1)}
-
-
 def answer_scores(truths: Sequence[Sequence[str]], guesses: Sequence[str]) -> dict[str, Any]:
-    """Return exact match and F1 of answers to questions, each after its 95 % interval."""
+    """Return exact match and F1 of answers to questions in per cent, each after its 95 % interval."""
+    check_pairs(truths, guesses, "texts")
     scores: dict[str, Any] = {}
-    for name, value in answers(truths, guesses).items():
+    for name, score in (("exact_match", exact_match), ("f1", answer_f1)):
+        value = sum(score(t, g) for t, g in zip(truths, guesses, strict=True)) / len(guesses)
         # No mean of numbers between 0 and 1 varies more than a proportion does.
-        scores |= {f"{name}_95": [100 * end for end in interval(value / 100, len(truths))], name: value}
+        scores |= {f"{name}_95": [100 * end for end in interval(value, len(truths))], name: 100 * value}
     return scores | {"questions": len(truths)}
 
 

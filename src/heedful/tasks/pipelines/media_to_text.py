@@ -55,11 +55,10 @@ class ImageToText(TrainableGeneration):
         The other options are those of generation in transformers: num_beams, max_new_tokens … `truncation`
         changes nothing: an image is always read whole.
         """
-        options = {name: value for name, value in generation.items() if value is not None}
 
         def predict_batch(batch: list[Any]) -> list[Any]:
             opened = [open_image(image) for image in batch]
-            rows = self.generate_texts(opened, options, self.default_generation, batch_size)
+            rows = self.generate_texts(opened, generation, self.default_generation, batch_size)
             clean = lambda text: clean_text(text, clean_up_tokenization_spaces)
             return [[{"generated_text": clean(one.text)} for one in row] for row in rows]
 
@@ -119,13 +118,12 @@ class SpeechRecognition(GeneratingTask):
         than the model reads is cut into pieces, each transcribed by itself. The other options are those of
         generation in transformers.
         """
-        options = {name: value for name, value in generation.items() if value is not None}
         self.generator.instruct(language, "translate" if translate else "transcribe")  # type: ignore[operator]
 
         def predict_batch(batch: list[Any]) -> list[dict[str, str]]:
             pieces = [self.cut(sound) for sound in batch]
             flat = [piece for sound in pieces for piece in sound]
-            rows = iter(self.generate_texts(flat, options, self.default_generation, batch_size))
+            rows = iter(self.generate_texts(flat, generation, self.default_generation, batch_size))
             return [{"text": " ".join(next(rows)[0].text.strip() for _ in sound)} for sound in pieces]
 
         return map_inputs(sounds, predict_batch, batch_size, kind=(str, Path, np.ndarray, Tensor))

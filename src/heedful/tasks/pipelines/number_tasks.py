@@ -53,6 +53,22 @@ SCALE_KEY = "regression"  # of config.json while a head learns, or if it has no 
 class NumberTask(TrainableTask):
     """A task whose answer to a text or a pair is a number, the last cell of an example."""
 
+    noun: ClassVar[str] = "number"  # what it is called
+
+    @classmethod
+    def check_examples(cls, train: Examples, valid: Examples) -> None:
+        if len({*cls.numbers(train)}) < 2:
+            only = f"every row has the {cls.noun} {train.items[0][-1]}"
+            raise InputError(f"{only}: there is nothing to learn", hint="is it the right column?")
+        check_same_columns(train, valid)
+
+    @classmethod
+    def facts(cls, examples: Examples) -> dict[str, Any]:
+        n = cls.numbers(examples)
+        return {
+            f"{cls.noun}s": {"lowest": float(n.min()), "mean": float(n.mean()), "highest": float(n.max())}
+        }
+
     @classmethod
     def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
         row = super().parse_cells(cells)
@@ -67,6 +83,17 @@ class NumberTask(TrainableTask):
     def numbers(examples: Examples) -> NDArray[np.float64]:
         """Return the true numbers of examples."""
         return np.array([float(row[-1]) for row in examples.items])
+
+    def learnt_numbers(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return numbers of the size that the loss is made for."""
+        raise NotImplementedError
+
+    def batches(self, examples: Examples, options: BatchOptions) -> Batches:
+        """Return batches of one text or two, read together, and what is learnt, extra["score"]."""
+        columns = len(examples.items[0]) - 1
+        tokens = examples.encode(self.tokenizer, options.length, columns)
+        values = self.learnt_numbers(self.numbers(examples)).astype(np.float32)
+        return text_batches("regress", tokens, columns, self.tokenizer, options, "score", values)
 
     @classmethod
     def fits(cls, model: Model) -> bool:
@@ -110,18 +137,6 @@ class TextRegression(NumberTask):
         return map_inputs(inputs, predict_batch, batch_size, (str, Mapping))
 
     @classmethod
-    def check_examples(cls, train: Examples, valid: Examples) -> None:
-        if len({float(row[-1]) for row in train.items}) < 2:
-            only = f"every row has the number {train.items[0][-1]}"
-            raise InputError(f"{only}: there is nothing to learn", hint="is it the right column?")
-        check_same_columns(train, valid)
-
-    @classmethod
-    def facts(cls, examples: Examples) -> dict[str, Any]:
-        n = cls.numbers(examples)
-        return {"numbers": {"lowest": float(n.min()), "mean": float(n.mean()), "highest": float(n.max())}}
-
-    @classmethod
     def head_labels(cls, train: Examples) -> tuple[str, ...]:
         return (train.columns.get("number", "number"),)
 
@@ -145,13 +160,9 @@ class TextRegression(NumberTask):
         if rescale_output(self.model, scale["scale"], scale["mean"]):
             del self.model.hf_config[SCALE_KEY]
 
-    def batches(self, examples: Examples, options: BatchOptions) -> Batches:
-        """Return batches of one text or two, and the standardised number, extra["score"]."""
-        scale, columns = self.model.hf_config[SCALE_KEY], len(examples.items[0]) - 1
-        numbers = (self.numbers(examples) - scale["mean"]) / scale["scale"]
-        tokens = examples.encode(self.tokenizer, options.length, columns)
-        values = numbers.astype(np.float32)
-        return text_batches("regress", tokens, columns, self.tokenizer, options, "score", values)
+    def learnt_numbers(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        scale = self.model.hf_config[SCALE_KEY]
+        return (numbers - scale["mean"]) / scale["scale"]
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         return regression_scores(self.numbers(examples).tolist(), [answer["score"] for answer in answers])
@@ -196,7 +207,7 @@ class SentenceSimilarity(NumberTask):
 
     needs = "any model that encodes text"
     fields = ("source", "sentences")
-    command, head, metric, trained_whole = "similarity", "none", "spearman", ()
+    command, head, metric, trained_whole, noun = "similarity", "none", "spearman", (), "score"
     training = TrainingDefaults(lr=3e-5, lora_lr=5e-4, epochs=4, length=128)
     objective, call_inputs = staticmethod(cosine_loss), staticmethod(two_lists)
     roles = ROLES["similarity"]
@@ -244,20 +255,8 @@ class SentenceSimilarity(NumberTask):
         return (found[:, 0] * found[:, 1]).sum(-1).clamp(-1, 1).tolist()
 
     @classmethod
-    def check_examples(cls, train: Examples, valid: Examples) -> None:
-        scores = cls.numbers(train)
-        if scores.min() == scores.max():
-            only = f"every row has the score {scores[0]:g}"
-            raise InputError(f"{only}: there is nothing to distinguish", hint="is it the right column?")
-
-    @classmethod
     def texts(cls, examples: Examples) -> list[str]:
         return [text for row in examples.items for text in row[:2]]
-
-    @classmethod
-    def facts(cls, examples: Examples) -> dict[str, Any]:
-        scores = cls.numbers(examples)
-        return {"scores": {"lowest": float(scores.min()), "highest": float(scores.max())}}
 
     @classmethod
     def check_model(cls, model: Model) -> None:
@@ -395,11 +394,8 @@ class Rerank(NumberTask):
     def has_head(cls, model: Model, train: Examples) -> bool:
         return cls.fits(model)
 
-    def batches(self, examples: Examples, options: BatchOptions) -> Batches:
-        """Return batches of two texts and a relevance between 0 and 1, extra["score"]."""
-        relevance, tokens = self.numbers(examples), examples.encode(self.tokenizer, options.length, 2)
-        values = (relevance / max(1.0, relevance.max())).astype(np.float32)
-        return text_batches("regress", tokens, 2, self.tokenizer, options, "score", values)
+    def learnt_numbers(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        return numbers / max(1.0, numbers.max())  # a relevance between 0 and 1
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         queries, relevance = [row[0] for row in examples.items], self.numbers(examples).tolist()

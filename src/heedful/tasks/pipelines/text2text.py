@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from heedful.core.errors import InputError
 from heedful.data.tokenization import find_template
 from heedful.decode.request import context_length
+from heedful.decode.rows import Generation
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.tasks.examples import ROLES, Examples
 from heedful.tasks.generation import (
@@ -58,36 +59,51 @@ class Text2Text(GeneratingTask):
         The other options are those of generation in transformers: num_beams, max_new_tokens, do_sample …
         `return_tensors` gives token ids. max_length counts what is written, never what is read.
         """
-        options = {name: value for name, value in generation.items() if value is not None}
         if not isinstance(self.model, Seq2Seq):  # there, lengths count what is written anyway
-            renamed = {new: options.pop(old) for old, new in NEW_LENGTHS.items() if old in options}
-            options = renamed | options
-        new = options.get("max_new_tokens") or self.default_generation["max_new_tokens"]
-        tensors = wants_ids(return_tensors, return_text)
+            renamed = {new: generation.pop(old) for old, new in NEW_LENGTHS.items() if old in generation}
+            generation = renamed | generation
+        new = generation.get("max_new_tokens") or self.default_generation["max_new_tokens"]
+        split = lambda text: [(self.prompt(text, truncation, new), "")]
+        ids, clean = wants_ids(return_tensors, return_text), clean_up_tokenization_spaces
+        return self.write_texts(inputs, split, generation, ids, clean, batch_size)
+
+    def write_texts(
+        self, inputs: Any, split: Callable[[str], list[tuple[list[int], str]]], generation: Mapping[str, Any],
+        as_ids: bool, clean: bool | None, batch_size: int,
+    ) -> Any:  # fmt: skip
+        """Return a list of texts for each input, or of several inputs the one text of each.
+
+        `split` gives the prompts of an input, and the white space that stands behind what each becomes.
+        """
+        context = context_length(self.model, source=True)
+
+        def join(part: list[tuple[list[int], str]], choice: Sequence[Generation]) -> dict[str, Any]:
+            if as_ids:
+                return {f"{self.key}_token_ids": [i for one in choice for i in one.ids]}
+            texts = [clean_text(one.text, clean) + gap for one, (_, gap) in zip(choice, part, strict=True)]
+            return {f"{self.key}_text": "".join(texts)}
 
         def predict_batch(texts: list[Any]) -> list[Any]:
-            prompts = [self.prompt(check_text(t), truncation, new) for t in texts]
-            context = context_length(self.model, source=True)
-            for i, ids in enumerate(prompts):
-                if context is not None and len(ids) > context:
-                    tokens = f"{len(ids):,} tokens, the model's context is {context:,}, and nothing was cut"
+            parts = [split(check_text(text)) for text in texts]
+            for i, part in enumerate(parts):
+                longest = max(len(ids) for ids, _ in part)
+                if context is not None and longest > context:
+                    tokens = f"{longest:,} tokens, the model's context is {context:,}, and nothing was cut"
                     raise InputError(
                         f"input {i} has {tokens}", hint="pass `truncation=True` to read its beginning"
                     )
-            rows = self.generate_texts(prompts, options, self.default_generation, batch_size)
-            return [
-                [self.row(clean_text(g.text, clean_up_tokenization_spaces), g.ids, tensors) for g in row]
-                for row in rows
-            ]
+            prompts = [ids for part in parts for ids, _ in part]
+            written = iter(self.generate_texts(prompts, generation, self.default_generation, batch_size))
+            rows = [(part, [next(written) for _ in part]) for part in parts]
+            return [[join(part, choice) for choice in zip(*row, strict=True)] for part, row in rows]
 
-        return map_texts(inputs, predict_batch, batch_size)
+        results = map_inputs(inputs, predict_batch, batch_size)
+        if isinstance(results, list) and not isinstance(inputs, str) and all(len(r) == 1 for r in results):
+            return [rows[0] for rows in results]
+        return results
 
     def prompt_parts(self, inputs: str) -> list[tuple[list[int], str]]:
         return [(self.prompt(inputs, None), "")]
-
-    def row(self, text: str, ids: list[int], tensors: bool) -> dict[str, Any]:
-        """Return one text under the task's own name."""
-        return {f"{self.key}_token_ids": ids} if tensors else {f"{self.key}_text": text}
 
     def prompt(self, text: str, truncation: Any, new: int = 1) -> list[int]:
         """Return the model's input for a text; with `truncation` as much as lets `new` tokens follow."""
@@ -151,9 +167,11 @@ class Summarization(Text2Text, TrainableGeneration):
         return str(self.model.hf_config["task_prompt"])
 
 
-class Translation(TrainableGeneration):
+class Translation(Text2Text, TrainableGeneration):
     """[{"translation_text"}]: sentence by sentence, white space between them kept."""
 
+    key = "translation"
+    default_generation: ClassVar[Mapping[str, Any]] = {"num_beams": 4, "max_new_tokens": 200}
     needs: ClassVar[str] = "an encoder-decoder that writes"
     answer_columns = ("translation_text",)
     command, objective, writers = "translate", "translate", "an encoder-decoder"
@@ -187,18 +205,12 @@ class Translation(TrainableGeneration):
         prefix = self.direction(src_lang, tgt_lang)
         keep_whole = not split_sentences or generation.get("num_return_sequences", 1) > 1
 
-        def predict_batch(texts: list[Any]) -> list[Any]:
-            parts = [
-                [(check_text(t), "")] if keep_whole else split_into_sentences(check_text(t)) for t in texts
-            ]
-            prompts = [self.source_ids(prefix + s, truncation) for part in parts for s, _ in part]
-            written = iter(
-                self.generate_texts(prompts, generation, {"num_beams": 4, "max_new_tokens": 200}, batch_size)
-            )
-            return [join_sentences(part, [next(written) for _ in part], tensors, clean) for part in parts]
+        def split(text: str) -> list[tuple[list[int], str]]:
+            sentences = [(text, "")] if keep_whole else split_into_sentences(text)
+            return [(self.source_ids(prefix + one, truncation), gap) for one, gap in sentences]
 
-        tensors, clean = wants_ids(return_tensors, return_text), clean_up_tokenization_spaces
-        return map_texts(inputs, predict_batch, batch_size)
+        ids, clean = wants_ids(return_tensors, return_text), clean_up_tokenization_spaces
+        return self.write_texts(inputs, split, generation, ids, clean, batch_size)
 
     def prompt_parts(self, inputs: str) -> list[tuple[list[int], str]]:
         prefix = self.direction(None, None)
@@ -231,33 +243,11 @@ def languages(model: Model) -> tuple[str, str] | None:
     return str(names[0]).lower(), str(names[1]).lower()
 
 
-def join_sentences(
-    sentences: list[tuple[str, str]], rows: list[Any], tensors: bool, clean: bool | None
-) -> list[dict[str, Any]]:
-    """Join translated sentences with the white space that stood between them, or their token ids."""
-    out: list[dict[str, Any]] = []
-    for choice in zip(*rows, strict=True):
-        if tensors:
-            out.append({"translation_token_ids": [i for g in choice for i in g.ids]})
-        else:
-            parts = [clean_text(g.text, clean) + gap for g, (_, gap) in zip(choice, sentences, strict=True)]
-            out.append({"translation_text": "".join(parts)})
-    return out
-
-
 def check_text(text: Any) -> str:
     """Return the text; raise InputError if it is none or empty."""
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"the input must be a text that is not empty; got {text!r:.60}")
     return text
-
-
-def map_texts(inputs: Any, predict: Any, batch_size: int) -> Any:
-    """Return a list of rows for each text; of several texts the row itself where each has but one."""
-    results = map_inputs(inputs, predict, batch_size)
-    if isinstance(results, list) and not isinstance(inputs, str) and all(len(rows) == 1 for rows in results):
-        return [rows[0] for rows in results]
-    return results
 
 
 # Words whose full stop does not end a sentence.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, ClassVar
-from uuid import uuid4
 
 from heedful import data
 from heedful.core.errors import InputError
@@ -220,14 +219,12 @@ class Conversation(list[dict[str, str]]):
     def __init__(
         self,
         messages: str | Iterable[Mapping[str, str]] | None = None,
-        conversation_id: Any = None,
         *,
         text: str | None = None,
         past_user_inputs: Sequence[str] = (),
         generated_responses: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        self.uuid = conversation_id or uuid4()
         for user, assistant in zip_longest(past_user_inputs, generated_responses):
             if user is not None:
                 self.add_user_input(user)
@@ -260,18 +257,6 @@ class Conversation(list[dict[str, str]]):
     def append_response(self, text: str) -> None:
         """Append a message of the assistant."""
         self.append({"role": "assistant", "content": text})
-
-    def mark_processed(self) -> None:
-        """Do nothing: the last message shows whether the user was answered."""
-
-    def iter_texts(self) -> Iterator[tuple[bool, str]]:
-        """Yield for each message whether it is the user's, and its text."""
-        yield from ((m["role"] == "user", m["content"]) for m in self)
-
-    @property
-    def new_user_input(self) -> str | None:
-        """The user's last message."""
-        return next((m["content"] for m in reversed(self) if m["role"] == "user"), None)
 
     @property
     def past_user_inputs(self) -> list[str]:

@@ -19,10 +19,10 @@ model reads windows as long as the pieces that it learnt from.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -65,6 +65,8 @@ from heedful.tasks.model_inputs import (
 from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.text import Tokenizer
+
+T = TypeVar("T")
 
 # (tokens of a word, labels) → the scores of the word
 WORD_STRATEGIES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -184,17 +186,14 @@ class TokenClassification(TrainableTask):
         self, tokens: list[ScoredToken], text: str, strategy: str, ignore: Sequence[str]
     ) -> list[dict[str, Any]]:
         """Return the tokens, or the entities they make, without those whose label is to be ignored."""
-        names = self.labels
         if strategy == "none":
-            rows = [{**_row(t, names), "index": t.index} for t in tokens]
-            order = ("entity", "score", "index", "word", "start", "end")
-            return [{key: row[key] for key in order} for row in rows if row["entity"] not in ignore]
+            return [row for row in map(self.label_token, tokens) if row["entity"] not in ignore]
         if strategy == "simple" and self.learnt_words:
             strategy = "first"
         if strategy in WORD_STRATEGIES:
             tokens = merge_words(tokens, WORD_STRATEGIES[strategy])
         made = []
-        for rows in group_entities([_row(t, names) for t in tokens]):
+        for rows in group_neighbours(map(self.label_token, tokens), same_entity):
             name = rows[0]["entity"].split("-", 1)[-1]
             start, end = rows[0]["start"], rows[-1]["end"]
             if name not in ignore:  # spelt as the text spells it
@@ -202,6 +201,14 @@ class TokenClassification(TrainableTask):
                 word = text[start:end].strip()
                 made.append({"entity_group": name, "score": score, "word": word, "start": start, "end": end})
         return made
+
+    def label_token(self, token: ScoredToken) -> dict[str, Any]:
+        """Return a token with its most likely label."""
+        best = int(token.scores.argmax())
+        return {
+            "entity": self.labels[best], "score": float(token.scores[best]), "index": token.index,
+            "word": token.text, "start": token.start, "end": token.end,
+        }  # fmt: skip
 
     @classmethod
     def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
@@ -358,37 +365,25 @@ def scored_tokens(
 
 def merge_words(tokens: list[ScoredToken], pick: Callable[[Tensor], Tensor]) -> list[ScoredToken]:
     """Join the tokens of each word to one, scored by `pick`."""
-    groups: list[list[ScoredToken]] = []
-    for token in tokens:
-        if token.continues and groups:
-            groups[-1].append(token)
-        else:
-            groups.append([token])
     joined = []
-    for group in groups:
+    for group in group_neighbours(tokens, lambda before, token: token.continues):
         text, scores = "".join(t.text for t in group), pick(torch.stack([t.scores for t in group]))
         joined.append(ScoredToken(text, scores, group[0].start, group[-1].end, group[0].index))
     return joined
 
 
-def _row(token: ScoredToken, names: Sequence[str]) -> dict[str, Any]:
-    best = int(token.scores.argmax())
-    score = float(token.scores[best])
-    return {"entity": names[best], "score": score, "word": token.text, "start": token.start, "end": token.end}
-
-
-def _entity_type(label: str) -> str:
-    """Return PER for B-PER and I-PER; a label without either stands for itself."""
-    return label[2:] if label.startswith(("B-", "I-")) else label
-
-
-def group_entities(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Group neighbouring rows of one type; a B- begins a new group."""
-    groups: list[list[dict[str, Any]]] = []
-    for row in rows:
-        same = bool(groups) and _entity_type(groups[-1][-1]["entity"]) == _entity_type(row["entity"])
-        if same and not row["entity"].startswith("B-"):
-            groups[-1].append(row)
+def group_neighbours(items: Iterable[T], joins: Callable[[T, T], bool]) -> list[list[T]]:
+    """Return items in groups of neighbours, in which each one joins the one before it."""
+    groups: list[list[T]] = []
+    for item in items:
+        if groups and joins(groups[-1][-1], item):
+            groups[-1].append(item)
         else:
-            groups.append([row])
+            groups.append([item])
     return groups
+
+
+def same_entity(before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    """Return whether a row continues the entity of the one before: of its type, and not marked B-."""
+    kind = lambda label: label[2:] if label.startswith(("B-", "I-")) else label
+    return not row["entity"].startswith("B-") and kind(before["entity"]) == kind(row["entity"])

@@ -173,31 +173,6 @@ def limit_lengths(
     return cast(Stepper, MinLengthStepper(inner, sorted(eos_ids(model, settings.eos)), least)), settings
 
 
-def generate_texts(
-    model: Model, prompts: Sequence[list[int]], options: Mapping[str, Any], batch_size: int
-) -> list[list[Generation]]:
-    """Return the texts written behind each prompt."""
-    plan = plan_generation(options)
-    check_integer("batch_size", batch_size)
-    count = lambda ids: 1 if isinstance(model, Seq2Seq) else len(ids)  # a decoder's start token is counted
-    out: list[list[Generation]] = []
-    while len(out) < len(prompts):
-        some = prompts[len(out) : len(out) + batch_size]
-        if "max_new_tokens" not in options or options.get("min_length", 0) > 0:  # they count the prompt
-            alike = [count(ids) == count(some[0]) for ids in some]
-            some = some[: alike.index(False)] if False in alike else some
-        by, settings = limit_lengths(model, plan, options, len(some), count(some[0]))
-        if settings.seed is not None:  # otherwise the first rows of all batches would draw the same
-            settings = replace(settings, seed=settings.seed + len(out))
-        out += generate(by, some, details=True, **vars(settings))
-        report_progress("texts", len(out), len(prompts))
-    if full := sum(text.finish == "context" for texts in out for text in texts):
-        which = "the text ends" if full == 1 else f"{full:,} texts end"
-        message = f"{which} early, because the context of {context_length(model)} tokens is full"
-        warnings.warn(Truncated(message), stacklevel=2)
-    return out
-
-
 def truncate_prompt(model: Model, ids: list[int], truncation: Any, new: int | None = None) -> list[int]:
     """Return the ids, or with `truncation` as many as the model reads, and warn of what was cut.
 
@@ -239,14 +214,11 @@ class GeneratingTask(Task):
     """A task whose model generates text."""
 
     heads = ("lm",)
+    kinds: ClassVar[tuple[type[Model], ...]] = (LM, Seq2Seq)
 
     @classmethod
     def fits(cls, model: Model) -> bool:
-        return (
-            super().fits(model)
-            and model.processor is None
-            and (isinstance(model, Seq2Seq) or (isinstance(model, LM) and model.causal))
-        )
+        return super().fits(model) and not (isinstance(model, LM) and not model.causal)
 
     @cached_property
     def generator(self) -> Model:
@@ -280,9 +252,27 @@ class GeneratingTask(Task):
         defaults: Mapping[str, Any],
         batch_size: int,
     ) -> list[list[Generation]]:
-        """Return what the model writes for each prompt."""
-        merged = merge_options(self.task, self.model, options, defaults)
-        return generate_texts(self.generator, prompts, merged, batch_size)
+        """Return the texts that the model writes behind each prompt."""
+        options = merge_options(self.task, self.model, options, defaults)
+        plan, model, out = plan_generation(options), self.generator, list[list[Generation]]()
+        check_integer("batch_size", batch_size)
+        # A decoder's start token is counted.
+        count = lambda ids: 1 if isinstance(model, Seq2Seq) else len(ids)
+        while len(out) < len(prompts):
+            some = prompts[len(out) : len(out) + batch_size]
+            if "max_new_tokens" not in options or options.get("min_length", 0) > 0:  # they count the prompt
+                alike = [count(ids) == count(some[0]) for ids in some]
+                some = some[: alike.index(False)] if False in alike else some
+            by, settings = limit_lengths(model, plan, options, len(some), count(some[0]))
+            if settings.seed is not None:  # otherwise the first rows of all batches would draw the same
+                settings = replace(settings, seed=settings.seed + len(out))
+            out += generate(by, some, details=True, **vars(settings))
+            report_progress("texts", len(out), len(prompts))
+        if full := sum(text.finish == "context" for texts in out for text in texts):
+            which = "the text ends" if full == 1 else f"{full:,} texts end"
+            message = f"{which} early, because the context of {context_length(model)} tokens is full"
+            warnings.warn(Truncated(message), stacklevel=2)
+        return out
 
 
 # Learning to write.
@@ -386,11 +376,7 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
 class ScoredByPerplexity(TrainableGeneration):
     """A task for which there are many good texts, so that the score is how likely the expected ones are."""
 
-    metric = "perplexity"
-
-    @classmethod
-    def fits(cls, model: Model) -> bool:
-        return super().fits(model) and isinstance(model, LM)
+    metric, kinds = "perplexity", (LM,)
 
     def score(
         self, examples: Examples, *, batch: int = GENERATION_BATCH_SIZE, length: int | None = None,

@@ -121,18 +121,13 @@ class RowPredictor:
         """Return which columns are read, by their roles."""
         return infer_input_columns(source, self.command, input_roles(self.command), flags, self.learnt)
 
-    @property
-    def reads_images(self) -> bool:
-        """Whether rows have images, or their paths."""
-        return isinstance(self.task, TrainableTask) and self.task.reads_images
-
     def predict(self, rows: Sequence[tuple[str, ...]]) -> list[dict[str, Any] | None]:
         """Return the new cells of rows, given by the texts that are read, or by an image.
 
         It is None for a row without a text, and for an image that cannot be read.
         """
         usable = [i for i, texts in enumerate(rows) if all(str(text).strip() for text in texts)]
-        if self.reads_images:
+        if self.task.reads == "images":
             usable = [i for i in usable if is_readable(rows[i][0])]
         order = sorted(usable, key=lambda i: sum(len(str(text)) for text in rows[i]))
         answers: list[dict[str, Any] | None] = [None] * len(rows)
@@ -219,9 +214,8 @@ def predict_rows(
     columns, new = predictor.choose_columns(source, flags), predictor.added_columns(source)
     empty = dict.fromkeys(new.values())
     for some, texts in windows(rows, list(columns.values())):
-        if (
-            predictor.reads_images
-        ):  # paths count from the table's own folder; an image in memory is taken as it is
+        if predictor.task.reads == "images":
+            # Paths count from the table's own folder; an image in memory is taken as it is.
             images = [row.get(columns["image"]) for row in some]
             paths = [str(source.folder / row[0]) for row in texts]
             named = [isinstance(image, str) and bool(image.strip()) for image in images]
@@ -337,7 +331,7 @@ def write_windows(
         where = "where they were in training, or where the model reads no more"
         print_above(f"note: long texts are cut {where if limit is None else f'after {limit} tokens'}")
     if empty:
-        what = "image that can be read" if predictor.reads_images else "text"
+        what = "image that can be read" if predictor.task.reads == "images" else "text"
         print_above(
             f"note: {empty:,} {'row has' if empty == 1 else 'rows have'} no {what}, and no prediction"
         )

@@ -72,6 +72,8 @@ class Task:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     heads: ClassVar[tuple[str, ...]] = ()  # the kinds of head that fit; none named: any
+    kinds: ClassVar[tuple[type[Model], ...]] = (Model,)  # of models that fit
+    reads: ClassVar[str] = "texts"  # or images, or sounds
     needs: ClassVar[str] = "a model"  # the same in words, for the error of one that does not
     fields: ClassVar[tuple[str, ...]] = ("text",)  # of a form, in the order that `predict` takes them
     form_options: ClassVar[Mapping[str, Any]] = {}  # with which a page shows the task
@@ -172,7 +174,9 @@ class Task:
     @classmethod
     def fits(cls, model: Model) -> bool:
         """Return whether a model can do this task."""
-        return not isinstance(model, MediaLM) and (not cls.heads or model.config.head in cls.heads)
+        media = "images" if model.image_processor is not None else "sounds" if model.processor else "texts"
+        reads = cls.reads == media and (media != "texts" or not isinstance(model, MediaLM))
+        return reads and isinstance(model, cls.kinds) and (not cls.heads or model.config.head in cls.heads)
 
     @property
     def labels(self) -> list[str]:
@@ -235,7 +239,6 @@ class TrainableTask(Task):
     highest: ClassVar[bool] = True  # whether a high one is good
     by_loss: ClassVar[bool] = False  # whether training stops on the loss, because `predict` is slow
     unit: ClassVar[str] = "rows"  # what examples are called
-    reads_images: ClassVar[bool] = False  # whether the first column has images, or their paths
     has_length: ClassVar[bool] = True  # whether there are texts, of which --length tokens are read
     cuts_texts: ClassVar[bool] = True  # whether long texts are cut; else they are read in windows
     label_unit: ClassVar[str] = "classes"  # what labels are called

@@ -150,7 +150,7 @@ def read_texts(task: type[TrainableTask], examples: Examples) -> list[str]:
 
     Case and white space do not count, which many tokenizers drop anyway. Of images the content counts.
     """
-    if task.reads_images:
+    if task.reads == "images":
         images = [row[0] for row in examples.items]
         return [sha256([image]) if isinstance(image, str) else image_identity(image) for image in images]
     texts = task.texts(examples)

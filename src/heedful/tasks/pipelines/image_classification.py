@@ -34,22 +34,15 @@ class ImageClassification(TextClassification):
     """
 
     needs = "a model that labels images, such as a ViT (classify)"
-    fields = ("image",)
+    kinds, reads, fields = (MediaLM,), "images", ("image",)
     command = "classify-images"
     training = TrainingDefaults(lr=5e-5, lora_lr=1e-3, epochs=5, length=8)
     roles = ROLES["classify-images"]
     unit: ClassVar[str] = "images"
-    reads_images: ClassVar[bool] = True
     has_length: ClassVar[bool] = False
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         return Task.__call__(self, *inputs, **options)  # one image has a list of labels anyway
-
-    @classmethod
-    def fits(cls, model: Model) -> bool:
-        return (
-            isinstance(model, MediaLM) and model.image_processor is not None and model.config.head == cls.head
-        )
 
     def predict(  # type: ignore[override]
         self,
@@ -111,7 +104,7 @@ class ZeroShotImageClassification(Task):
 
     heads = ("contrast",)
     needs = "a model that compares texts and images, such as CLIP"
-    fields = ("image", "labels")
+    reads, fields = "images", ("image", "labels")
 
     def predict(
         self,

@@ -16,7 +16,6 @@ from heedful.core.sound import HOP, read_wav
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile
-from heedful.models.base import Model
 from heedful.tasks.examples import ROLES, ColumnFlags, Examples, find_images, limit_characters
 from heedful.tasks.generation import GENERATION_BATCH_SIZE, GeneratingTask, TrainableGeneration, clean_text
 from heedful.tasks.metrics.generated import transcriptions
@@ -28,18 +27,13 @@ class ImageToText(TrainableGeneration):
     """[{"generated_text"}] of an image: its path, an array of its pixels, or one of Pillow's."""
 
     needs: ClassVar[str] = "a model that reads images and writes"
-    fields: ClassVar[tuple[str, ...]] = ("image",)
+    reads, fields = "images", ("image",)
     command, writers = "read", "a vision encoder before a decoder, such as digits"
     training = TrainingDefaults(lr=3e-4, lora_lr=1e-3, epochs=8, length=64, steps=300)
     unit: ClassVar[str] = "images"
-    reads_images: ClassVar[bool] = True
     roles = ROLES["read"]
     text_scores = staticmethod(transcriptions)
     default_generation: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 128}
-
-    @classmethod
-    def fits(cls, model: Model) -> bool:
-        return model.image_processor is not None and model.config.head in cls.heads
 
     def predict(
         self,
@@ -96,12 +90,8 @@ class SpeechRecognition(GeneratingTask):
     """{"text"} of a sound: the path of its WAV file, or an array of its samples, 16,000 per second."""
 
     needs: ClassVar[str] = "a model that reads sounds and writes, such as Whisper"
-    fields: ClassVar[tuple[str, ...]] = ("sound",)
+    reads, fields = "sounds", ("sound",)
     default_generation: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 224, "num_beams": 1}
-
-    @classmethod
-    def fits(cls, model: Model) -> bool:
-        return model.sound_processor is not None and model.config.head in cls.heads
 
     def predict(
         self,

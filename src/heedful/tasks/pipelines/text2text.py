@@ -173,16 +173,12 @@ class Translation(Text2Text, TrainableGeneration):
     key = "translation"
     default_generation: ClassVar[Mapping[str, Any]] = {"num_beams": 4, "max_new_tokens": 200}
     needs: ClassVar[str] = "an encoder-decoder that writes"
-    answer_columns = ("translation_text",)
+    kinds, answer_columns = (Seq2Seq,), ("translation_text",)
     command, objective, writers = "translate", "translate", "an encoder-decoder"
     file_kinds = ("table", "lines")
     training = TrainingDefaults(lr=3e-4, lora_lr=1e-3, epochs=8, length=256, steps=300)
     roles = ROLES["translate"]
     text_scores = staticmethod(bleu)
-
-    @classmethod
-    def fits(cls, model: Model) -> bool:
-        return super().fits(model) and isinstance(model, Seq2Seq)
 
     def predict(
         self,
@@ -220,10 +216,8 @@ class Translation(Text2Text, TrainableGeneration):
         """Return the prefix of a text for this direction; raise InputError if the model does not know it."""
         named = re.fullmatch(r"translation_(\w+)_to_(\w+)", self.task)
         wanted = (source or (named and named[1]), target or (named and named[2]))
-        tasks = self.model.hf_config.get("task_specific_params") or {}
-        settings = tasks.get(f"translation_{wanted[0]}_to_{wanted[1]}", {})
-        if "prefix" in settings:
-            return str(settings["prefix"])
+        if prefix := task_prefix(self.model, f"translation_{wanted[0]}_to_{wanted[1]}"):
+            return prefix
         pairs = languages(self.model)
         for language, own in zip(wanted, pairs or (None, None), strict=True):
             if language is not None and own is not None and language.split("_")[0].lower() != own:

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import pytest
+from benchmarks.lm_tasks import blimp, hellaswag, lambada
 
 from heedful.core.errors import InputError
-from heedful.tasks.benchmarks import blimp, hellaswag, lambada
 from heedful.tasks.likelihood import log_probability, rank
 from tests.tasks.real import scribbler, smol
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch.nn.functional as F
@@ -188,43 +187,41 @@ def class_weights(examples: Examples) -> list[float] | None:
 # Several labels in a table: a column of lists, or a column for each label.
 
 
-def label_columns(source: InputFile, label: str) -> list[str]:
-    """Return the columns of --label a,b,c, each of which is a label; none if that names one column."""
+def join_label_columns(source: InputFile, label: str) -> InputFile:
+    """Return a table in which the columns of --label a,b,c are one, with a list of those that hold."""
     if "," not in label or label in source.columns:
-        return []
+        return source
     columns = [name.strip() for name in label.split(",")]
     for name in columns:
         if name not in source.columns:
             hint = column_hint(name, source.columns)
             raise InputError(f"{source.path} has no column {name!r} for `label=`", hint=hint)
-    return columns
 
-
-def label_list_parser(
-    path: Path, texts: Mapping[str, str], label: str, columns: Sequence[str], separator: str
-) -> Callable[[Row], tuple[Any, ...]]:
-    """Return the function that reads from a row its texts, by their roles, and the tuple of its labels.
-
-    The labels are a list in the column `label`, with a `separator` a text there ("spam|urgent"), or those of
-    the `columns` that have a 1.
-    """
-
-    def has_label(row: Row, name: str) -> bool:
+    def holds(row: Row, name: str) -> bool:
         text = cell_text(row.get(name)).strip().lower()
         if text not in (*YES, *NO):
-            what = f"{path}, {row.where}: {name!r} is {text[:60]!r}, neither 1 nor 0"
+            what = f"{source.path}, {row.where}: {name!r} is {text[:60]!r}, neither 1 nor 0"
             raise InputError(what, hint="a column for each label says whether it holds")
         return text in YES
 
-    def parse(row: Row) -> tuple[Any, ...]:
-        labels: Any = [name for name in columns if has_label(row, name)] if columns else row.get(label)
-        if separator and not isinstance(labels, list):
-            labels = [name.strip() for name in cell_text(labels).split(separator) if name.strip()]
-        cells = {role: cell_text(row.get(name)) for role, name in texts.items()}
-        if empty := next((role for role, text in cells.items() if not text.strip()), None):
-            raise UnusableRow(f"without a {empty}")
-        if not isinstance(labels, list) or not all(isinstance(name, str | int | float) for name in labels):
-            raise UnusableRow("whose labels are not a list of names")
-        return (*cells.values(), tuple(dict.fromkeys(str(name).strip() for name in labels)))
+    rows = [
+        Row(row.where, {**row.values, label: [name for name in columns if holds(row, name)]})
+        for row in source.rows
+    ]
+    others = (name for name in source.columns if name not in columns)
+    return replace(source, columns=(*others, label), rows=rows)
 
-    return parse
+
+def parse_label_list(cells: Mapping[str, Any], separator: str) -> tuple[Any, ...]:
+    """Return the texts of a row, by their roles, and the tuple of its labels: a list, or with a `separator`
+    a text ("spam|urgent").
+    """
+    texts = {role: cell_text(cell) for role, cell in cells.items() if role != "label"}
+    if empty := next((role for role, text in texts.items() if not text.strip()), None):
+        raise UnusableRow(f"without a {empty}")
+    labels = cells["label"]
+    if separator and not isinstance(labels, list):
+        labels = [name for name in map(str.strip, cell_text(labels).split(separator)) if name]
+    if not isinstance(labels, list) or not all(isinstance(name, str | int | float) for name in labels):
+        raise UnusableRow("whose labels are not a list of names")
+    return (*texts.values(), tuple(dict.fromkeys(str(name).strip() for name in labels)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,12 +40,12 @@ from heedful.tasks.label_kinds import (
     SEVERAL,
     THRESHOLD,
     LabelKind,
+    join_label_columns,
     kind_of,
-    label_columns,
     label_kind_of,
-    label_list_parser,
     label_names,
     labels_of,
+    parse_label_list,
 )
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, rename_options, truncates
 from heedful.tasks.pipelines.encoders import sentence_vectors
@@ -194,28 +195,24 @@ class TextClassification(TrainableTask):
 
         `label_kind` is that of other examples, or of a model; None: lists of labels tell that several hold.
         """
-        named = column_flags.get("--label") or ""
-        several = label_columns(source, named) if label_kind is None or label_kind.several else []
-        roles, flags = dict(cls.roles), dict(column_flags)
-        if several:
-            del roles["label"], flags["--label"]
-        columns = infer_columns(source, cls.command, roles, flags) | ({"label": named} if several else {})
-        label, separator = columns.pop("label"), "" if label_kind is None else label_kind.separator
-        listed = next((row for row in source.rows if isinstance(row.get(label), list | dict)), None)
+        if label_kind is None or label_kind.several:
+            source = join_label_columns(source, column_flags.get("--label") or "")
+        columns = infer_columns(source, cls.command, cls.roles, column_flags)
+        label = columns["label"]
         if label_kind is None:
             has_lists = any(isinstance(row.get(label), list) for row in source.rows)
-            label_kind = SEVERAL if several or has_lists else ONE_LABEL
+            label_kind = SEVERAL if has_lists else ONE_LABEL
         if label_kind.several:
-            parse = label_list_parser(source.path, columns, label, several, separator)
-            rows = ((row.where, row) for row in source.rows)
+            cells = lambda row: {role: row.get(name) for role, name in columns.items()}
+            parse = partial(parse_label_list, separator=label_kind.separator)
+            rows = ((row.where, cells(row)) for row in source.rows)
             examples = parse_rows(source.path, rows, parse, f"read as label = {label!r}")
-            columns |= {"label": label}
             return replace(examples, columns=columns, path=str(source.path), label_kind=label_kind)
+        listed = next((row for row in source.rows if isinstance(row.get(label), list | dict)), None)
         if listed is not None:
             what = f"{source.path}, {listed.where}: {label!r} is {str(listed.get(label))[:60]}"
             raise InputError(what, hint="a label is a text or a number, or in every row a list of them")
-        examples = parse_table(source, columns | {"label": label}, cls.parse_cells)
-        return replace(examples, label_kind=label_kind)
+        return replace(parse_table(source, columns, cls.parse_cells), label_kind=label_kind)
 
     @classmethod
     def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:

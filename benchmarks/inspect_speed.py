@@ -41,7 +41,7 @@ def measure(run: Callable[[], Any]) -> tuple[float, float, Any]:
 
 def measure_here(model: Any) -> dict[str, Any]:
     """Measure our own functions; a single patch is timed too, as it was before they shared batches."""
-    asked = CounterfactualPair.of(model, CLEAN, CORRUPT, *ANSWERS)
+    asked = CounterfactualPair(model, CLEAN, CORRUPT, *ANSWERS)
     path = f"blocks.{len(model.blocks) * 3 // 4}.attn.q head 0"
     questions = {
         "logit attribution": lambda: logit_attribution(model, CLEAN, *ANSWERS),

@@ -77,7 +77,7 @@ def attribution(
     position = position_of(given.names, position)
     with torch.no_grad():
         logits = choices(model, given.run(model), position)[0]
-    chosen = int(logits.argmax()) if answer is None else answer_id(model, answer, len(logits))
+    chosen = answer_id(model, answer, logits)
     plain = _vectors(model, given, names)
 
     def logit(vectors: Vectors) -> Tensor:

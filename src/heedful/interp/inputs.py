@@ -238,9 +238,11 @@ def label_names(model: Model) -> list[str] | None:
     return named.get(kind)
 
 
-def answer_id(model: Model, answer: int | str, count: int) -> int:
-    """The number of an answer among the `count` that a head chooses from: of a token, or of a label."""
-    labels = label_names(model)
+def answer_id(model: Model, answer: int | str | None, scores: Tensor) -> int:
+    """The number of a token or a label among those that `scores` (C,) are of; by default of the highest."""
+    if answer is None:
+        return int(scores.argmax())
+    labels, count = label_names(model), len(scores)
     if isinstance(answer, str):
         if labels is None:
             return token_id(model, answer)

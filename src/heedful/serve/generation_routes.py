@@ -23,11 +23,9 @@ from heedful.serve.openai_server import Server
 def read_completion(server: Server, fields: RequestFields) -> Job:
     """Return a request for completions as a job: prompts tokenised, everything checked."""
     served, limits = server.find(fields, "/v1/completions"), server.limits
-    request = replace(
-        read_sampling(fields, limits.rows),
-        max_tokens=fields.integer("max_tokens", 0),
-        logprobs=fields.integer("logprobs", 0, min(MAX_TOP_LOGPROBS, served.model.config.vocab)),
-    )
+    most = min(MAX_TOP_LOGPROBS, served.model.config.vocab)
+    max_tokens, logprobs = fields.integer("max_tokens", 0), fields.integer("logprobs", 0, most)
+    request = read_sampling(fields, limits.rows, max_tokens=max_tokens, logprobs=logprobs)
     echo = fields.boolean("echo")
     if echo and isinstance(served.model, Seq2Seq):
         message = f"{served.id} reads the prompt apart from what it writes; leave echo out"
@@ -48,13 +46,12 @@ def read_completion(server: Server, fields: RequestFields) -> Job:
 def read_chat(server: Server, fields: RequestFields) -> Job:
     """Return a conversation as a job. Its answer may fill the context unless a limit is given."""
     served, limits = server.find(fields, "/v1/chat/completions"), server.limits
-    request = read_sampling(fields, limits.rows)
     newer, older = fields.integer("max_completion_tokens", 1), fields.integer("max_tokens", 1)
     scored, top = fields.boolean("logprobs"), fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
     if top is not None and not scored:
         raise invalid("top_logprobs", "top_logprobs goes with logprobs=true only")
-    request = replace(
-        request, max_tokens=older if newer is None else newer,
+    request = read_sampling(
+        fields, limits.rows, max_tokens=older if newer is None else newer,
         logprobs=min(top or 0, served.model.config.vocab) if scored else None,
     )  # fmt: skip
     prompts = [served.conversation(read_messages(fields))]

@@ -170,14 +170,16 @@ class RequestFields:
 class CompletionRequest:
     """The fields that completions and conversations share: how to write, and how to send it."""
 
-    settings: GenerationSettings  # max_tokens and logprobs left out
+    settings: GenerationSettings  # but for max_tokens and logprobs
     max_tokens: int | None
     logprobs: int | None  # None: not asked for
     stream: bool
     usage: bool  # a last event with the counts
 
 
-def read_sampling(fields: RequestFields, max_texts: int) -> CompletionRequest:
+def read_sampling(
+    fields: RequestFields, max_texts: int, *, max_tokens: int | None, logprobs: int | None
+) -> CompletionRequest:
     """Return the settings under heedful's names. The temperature is 1 by default, as OpenAI's is."""
     numbers = {
         setting: fields.number(name, *NARROWER_RANGES.get(name, ())) for name, setting in OPENAI_NAMES.items()
@@ -203,7 +205,7 @@ def read_sampling(fields: RequestFields, max_texts: int) -> CompletionRequest:
     if how is not None and (not isinstance(how, dict) or not stream):
         raise invalid("stream_options", "stream_options must be an object, and goes with stream=true only")
     usage = RequestFields(how or {}).boolean("include_usage")
-    return CompletionRequest(settings, None, None, stream, usage)
+    return CompletionRequest(settings, max_tokens, logprobs, stream, usage)
 
 
 ANY_OBJECT = {"type": "object"}  # what response_format json_object asks for

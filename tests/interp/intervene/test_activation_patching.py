@@ -36,7 +36,7 @@ def answers(model: Model, clean: Input, corrupt: Input) -> tuple[int, int | None
 def one_at_a_time(
     model: Model, clean: Input, corrupt: Input, name: str, t: int, right: int, wrong: int | None
 ) -> float:
-    asked = CounterfactualPair.of(model, clean, corrupt, right, wrong)
+    asked = CounterfactualPair(model, clean, corrupt, right, wrong)
     logits = patch(model, clean, corrupt, [name], [t])
     return float(asked.restored_share(asked.gap(choices(model, logits, -1)))[0])
 

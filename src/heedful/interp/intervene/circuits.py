@@ -99,14 +99,14 @@ class _CircuitRunner:
         self, model: Model, pairs: Sequence[PromptPair], senders: Sequence[str] | str | None
     ) -> None:
         pairs = _check_pairs(pairs)
-        self.model, self.table = model, NodeTable.of(model)
+        self.model, self.table = model, NodeTable(model)
         self.senders, self.receivers = self.table.find_writes(senders), list(self.table.reads)
         backwards = [(s, r) for r in reversed(self.receivers) for s in reversed(self.senders)]
         self.edges = [(s.name, r.name) for s, r in backwards if s.depth < r.depth]
         self.names = self.table.value_names(self.senders)
         self.corrupt = [Watch(*self.names) for _ in pairs]
         self.comparisons = [
-            CounterfactualPair.of(model, *pair, watches=(None, watch))
+            CounterfactualPair(model, *pair, watches=(None, watch))
             for pair, watch in zip(pairs, self.corrupt, strict=True)
         ]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -57,52 +57,37 @@ def both_inputs(model: Model, clean: Text, corrupt: Text, target: Text | None) -
     return first, second
 
 
-@dataclass(frozen=True, eq=False)
 class CounterfactualPair:
-    """Two inputs, and what tells their answers apart: d, the logit of `right` minus that of `wrong`."""
+    """Two inputs, and what tells their answers apart: d, the logit of `right` minus that of `wrong`.
 
-    model: Model
-    clean: Input
-    corrupt: Input
-    right: int
-    wrong: int | None
-    position: int
-    best: float  # d of the clean input
-    corrupt_gap: Tensor  # d of the corrupt one, (1,)
+    Both are run with their watches, and must answer differently. d is `best` for the clean input and `worst`
+    for the corrupt one. A gradient can be taken of `corrupt_gap` (1,), but in `torch.no_grad()`.
+    """
 
-    @property
-    def worst(self) -> float:
-        """d of the corrupt input."""
-        return float(self.corrupt_gap.detach())
-
-    @classmethod
-    def of(
-        cls, model: Model, clean: Text, corrupt: Text, right: int | str,
-        wrong: int | str | None, *, target: Text | None = None, position: int = -1,
+    def __init__(
+        self, model: Model, clean: Text, corrupt: Text, right: int | str, wrong: int | str | None, *,
+        target: Text | None = None, position: int = -1,
         watches: tuple[Watch | None, Watch | None] = (None, None),
-    ) -> CounterfactualPair:  # fmt: skip
-        """Run both inputs with their watches and check that they answer differently.
-
-        A gradient can be taken of `corrupt_gap`, but in `torch.no_grad()`.
-        """
-        first, second = both_inputs(model, clean, corrupt, target)
+    ) -> None:  # fmt: skip
+        self.model = model
+        self.clean, self.corrupt = first, second = both_inputs(model, clean, corrupt, target)
         if first.target is not None and not torch.equal(first.target, cast(Tensor, second.target)):
             raise InputError(
                 "the two inputs have different targets, after which no answers can be compared",
                 hint="give texts, or one `target=` for both",
             )
-        position = position_of(first.names, position)
+        self.position = position_of(first.names, position)
         with torch.no_grad():
-            plain = choices(model, first.run(model, watches[0]), position)
-        other = choices(model, second.run(model, watches[1]), position)
-        ids = [None if a is None else answer_id(model, a, plain.shape[-1]) for a in (right, wrong)]
-        both = cls(model, first, second, cast(int, ids[0]), ids[1], position, 0.0, other[:, 0])
-        both = replace(both, best=float(both.gap(plain)[0]), corrupt_gap=both.gap(other))
-        if both.best == both.worst:
+            plain = choices(model, first.run(model, watches[0]), self.position)
+        other = choices(model, second.run(model, watches[1]), self.position)
+        self.right = answer_id(model, right, plain[0])
+        self.wrong = None if wrong is None else answer_id(model, wrong, plain[0])
+        self.corrupt_gap = self.gap(other)
+        self.best, self.worst = float(self.gap(plain)), float(self.corrupt_gap.detach())
+        if self.best == self.worst:
             raise InputError(
                 "both inputs have the same answer", hint="choose two that differ in what they predict"
             )
-        return both
 
     def gap(self, choices: Tensor) -> Tensor:
         """d per row of what a head chooses from, (B, C) → (B,)."""

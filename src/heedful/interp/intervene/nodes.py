@@ -10,7 +10,6 @@ changed for one read alone, which is what path patching and edge attribution do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
@@ -41,17 +40,10 @@ class Node(NamedTuple):
         return self.name.partition(" ")[0]
 
 
-@dataclass(frozen=True)
 class NodeTable:
-    """All nodes of a model."""
+    """All nodes of a model: `writes` are whole parts. An error where layers do not add to one stream."""
 
-    model: Model
-    writes: tuple[Node, ...]  # whole parts
-    reads: tuple[Node, ...]
-
-    @classmethod
-    def of(cls, model: Model) -> NodeTable:
-        """List the nodes; an error where layers do not add to one stream."""
+    def __init__(self, model: Model) -> None:
         where, stack = stack_of(model)
         embedding = layer_names(model, predicting=True)[0]
         writes, reads, depth = [Node("embed", 0, embedding)], [], 1
@@ -74,7 +66,7 @@ class NodeTable:
             depth += isinstance(block, ParallelBlock)
         last = f"{where}.{len(stack) - 1}.output"  # read by the last norm alone
         reads.append(Node("logits", depth, last))
-        return cls(model, tuple(writes), tuple(reads))
+        self.model, self.writes, self.reads = model, writes, reads
 
     def head_writes(self) -> list[Node]:
         """Return every head of every attention as a write."""

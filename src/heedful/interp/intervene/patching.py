@@ -112,7 +112,7 @@ def activation_patching(
     the logit of `right` alone, at `position`. Answers are ids, texts of one token (" Paris") or labels.
     `rows` is how many share a batch.
     """
-    comparison = CounterfactualPair.of(model, clean, corrupt, right, wrong, target=target, position=position)
+    comparison = CounterfactualPair(model, clean, corrupt, right, wrong, target=target, position=position)
     names = names_to_patch(model, comparison.clean, what)
     clean_values, corrupt_values = comparison.values(names)
     for name in names:
@@ -174,8 +174,8 @@ def path_patching(
     Values are as in `activation_patching`, NaN where a sender comes after a receiver. Blocks that add to no
     stream are refused.
     """
-    comparison = CounterfactualPair.of(model, clean, corrupt, right, wrong, target=target, position=position)
-    table = NodeTable.of(model)
+    comparison = CounterfactualPair(model, clean, corrupt, right, wrong, target=target, position=position)
+    table = NodeTable(model)
     sends, receives = table.find_writes(senders), table.find_reads(receivers)
     pairs = [(s, r) for r in receives for s in sends if s.depth < r.depth]
     if not pairs:
@@ -270,7 +270,7 @@ def edge_attribution(
     sender writes in `clean` beyond what it writes in `corrupt`, times the gradient by what the receiver alone
     reads: a few passes for all edges together. `result.correlation(path_patching(…))` says how near it is.
     """
-    table = NodeTable.of(model)
+    table = NodeTable(model)
     sends, receives = table.find_writes(senders), list(table.reads)
     comparison, first, second, slopes = _differentiate(
         model, both_inputs(model, clean, corrupt, target), (right, wrong), table.value_names(sends),
@@ -304,7 +304,7 @@ def _differentiate(
     recorded = Watch(*names, "embed.token", detach=True), Watch(*names, "embed.token", detach=True)
     watch = Watch(*readers, edit=start | copies)
     with torch.set_grad_enabled(steps == 1):
-        comparison = CounterfactualPair.of(
+        comparison = CounterfactualPair(
             model, *inputs, *answers, position=position,
             watches=(recorded[0], watch + recorded[1] if steps == 1 else recorded[1]),
         )  # fmt: skip

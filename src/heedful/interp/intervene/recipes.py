@@ -73,7 +73,7 @@ def noise_trace(
     at, names = position_of(given.names, position), names_to_patch(model, given, what)
     clean = Watch(*names)
     chances = choices(model, given.run(model, clean), at)[0].softmax(-1)
-    chosen = int(chances.argmax()) if answer is None else answer_id(model, answer, len(chances))
+    chosen = answer_id(model, answer, chances)
     places = [] if isinstance(subject, str) else [position_of(given.tokens, token) for token in subject]
     if not places:
         what = f"`subject={subject!r}` is not a list of tokens" if subject else "the subject has no tokens"
@@ -159,7 +159,7 @@ def function_vector(
     if not prompts or len(shuffled) != len(answers) or not answers:
         counts = f"{len(prompts)} prompts, {len(shuffled)} shuffled ones and {len(answers)} answers"
         raise InputError(counts, hint="give prompts, and as many answers as shuffled prompts")
-    table = NodeTable.of(model)
+    table = NodeTable(model)
     nodes = table.head_writes()
     if not nodes:
         raise InputError("this model has no heads whose outputs are added up", hint="choose a decoder")
@@ -181,7 +181,7 @@ def function_vector(
         last = len(given.names) - 1
         changes = [[Intervention(table.value_name(n), last, partial(write_mean, n))] for n in nodes]
         runner = InterventionRunner(model, given, last)
-        right = answer_id(model, answer, runner.plain.shape[-1])
+        right = answer_id(model, answer, runner.plain[0])
         chance = lambda choices, right=right: choices.softmax(-1)[:, right]
         effects += (runner.run(changes, chance) - float(chance(runner.plain))) / len(pairs)
     best = [nodes[i] for i in effects.argsort(descending=True, stable=True)[:heads].tolist()]
@@ -211,7 +211,7 @@ def remove_direction(model: Model, direction: Tensor | Sequence[float]) -> Model
     if not float(v.norm()) > 0:
         raise InputError("the direction is zero or not finite", hint="give the vector to remove")
     v = v / v.norm()
-    table = NodeTable.of(model)  # which refuses post-norm models
+    table = NodeTable(model)  # which refuses post-norm models
     changed = copy.deepcopy(model)
     embed = changed.embed
     if embed.norm is not None or embed.project is not None or len(v) != embed.table.shape[1]:

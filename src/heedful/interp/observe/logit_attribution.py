@@ -9,7 +9,7 @@ share near 0, though patching shows that it matters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -126,36 +126,34 @@ def logit_attribution(
     seen = Watch(f"{embed}.*", *(f"{where}.{name}" for name in WATCHED))
     with evaluation_mode(model):
         given.run(model, seen if watch is None else watch + seen)
-        path = _DirectPath(model, given, seen, position)
-        path.edited = () if watch is None else tuple(name for name, _ in watch.edits())
+        edited = [] if watch is None else [name for name, _ in watch.edits()]
+        path = _DirectPath(model, given, seen, position, edited)
         path.start(answer, wrong)
         path.walk()
     return path.result()
 
 
-@dataclass
 class _DirectPath:
-    """A direction on the residual stream, carried back from the head, and the shares found on the way."""
+    """A direction on the residual stream, carried back from the head, and the shares found on the way.
 
-    model: Model
-    given: Input
-    seen: Watch
-    position: int
-    shares: dict[str, float] = field(default_factory=dict)
-    heads: dict[str, Tensor] = field(default_factory=dict)
-    sources: dict[str, Tensor] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    bias: float = 0.0
-    logit: float = 0.0
-    edited: tuple[str, ...] = ()  # names of values that were changed in the run
+    `edited` are names of values that were changed in the run.
+    """
+
+    def __init__(self, model: Model, given: Input, seen: Watch, position: int, edited: list[str]) -> None:
+        self.model, self.given, self.seen, self.position, self.edited = model, given, seen, position, edited
+        self.shares: dict[str, float] = {}
+        self.heads: dict[str, Tensor] = {}
+        self.sources: dict[str, Tensor] = {}
+        self.notes: list[str] = []
+        self.bias = 0.0
 
     def start(self, answer: int | str | None, wrong: int | str | None) -> None:
         """Set the direction before the head, and what its biases add."""
         head, (where, _) = _linear_head(self.model), stack_of(self.model)
         x = self._row(f"{where}.output")
         logits = _apply_head(head, x)
-        self.answer = int(logits.argmax()) if answer is None else answer_id(self.model, answer, len(logits))
-        self.wrong = None if wrong is None else answer_id(self.model, wrong, len(logits))
+        self.answer = answer_id(self.model, answer, logits)
+        self.wrong = None if wrong is None else answer_id(self.model, wrong, logits)
         choose = torch.zeros_like(logits)
         choose[self.answer] += 1
         if self.wrong is not None:

@@ -64,8 +64,7 @@ def sha256(paths: Iterable[str | Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with Path(path).open("rb") as file:
-            while block := file.read(BLOCK_BYTES):
-                digest.update(block)
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
 
 

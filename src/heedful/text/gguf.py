@@ -225,16 +225,14 @@ def _write_byte_level(tokenizer: Tokenizer, model: Table) -> Table:
     composes = normalizer is not None and normalizer.normalize_str(DECOMPOSED) != DECOMPOSED
     whole = bool(model.get("ignore_merges"))
     best = max(alike, key=lambda split: (split.composed == composes) + (split.whole_words == whole))
-    merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
-    return {"model": "gpt2", "pre": best.names[0], "merges": merges}
+    return {"model": "gpt2", "pre": best.names[0], "merges": [" ".join(pair) for pair in model["merges"]]}
 
 
 def _write_scores(names: list[str], kinds: list[int], rules: Table) -> Table:
     """SentencePiece's BPE: a piece scores the less, the later it is first joined."""
     joined: dict[str, int] = {}
     model = rules["model"]
-    for rank, merge in enumerate(model["merges"]):
-        left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
+    for rank, (left, right) in enumerate(model["merges"]):
         joined.setdefault(left + right, rank)
     after = len(model["merges"])
     scores = [-float(joined.get(name, after + i)) for i, name in enumerate(names)]

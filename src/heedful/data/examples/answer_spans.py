@@ -5,7 +5,7 @@ SQuAD: Rajpurkar et al. 2016; version 2, with questions that have no answer: 201
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack, cast
@@ -85,33 +85,23 @@ def locate_answer(question: Question) -> tuple[int, int] | None:
     return start, start + len(answer)
 
 
-@dataclass(frozen=True)
-class EncodedQuestions:
-    """Questions and contexts as ids, and the characters of every token of the contexts."""
-
-    questions: RaggedArray
-    contexts: RaggedArray
-    spans: NDArray[np.int64]  # (tokens, 2), as flat as the contexts
-    context_of: NDArray[np.int64]  # the context of each question
-
-
-def _encode_questions(questions: Sequence[Question], tokenizer: TokenizerProtocol) -> EncodedQuestions:
+def _encode_contexts(
+    contexts: Iterable[str], tokenizer: TokenizerProtocol
+) -> tuple[RaggedArray, RaggedArray]:
+    """Return the ids of contexts, and the characters of every token: rows of (tokens, 2)."""
     if not isinstance(tokenizer, FullTokenizer):
         raise InputError(
             "answers are located by characters, and this tokenizer does not report the offsets of its tokens"
         )
-    numbers: dict[str, int] = {}
-    context_of = [numbers.setdefault(q.context, len(numbers)) for q in questions]
     spans: list[NDArray[np.int64]] = [np.zeros((0, 2), np.int64)]
 
-    def contexts() -> Iterator[list[int]]:
-        for context in numbers:
+    def encode() -> Iterator[list[int]]:
+        for context in contexts:
             spans.append(np.array(tokenizer.offsets(context, special=False), np.int64).reshape(-1, 2))
             yield tokenizer.encode(context, special=False)
 
-    encoded = encode_texts((q.question.strip() for q in questions), tokenizer, "the questions")
-    flat = ragged_array(contexts())
-    return EncodedQuestions(encoded, flat, np.concatenate(spans), np.array(context_of, np.int64))
+    ids = ragged_array(encode())
+    return ids, RaggedArray(np.concatenate(spans), ids.offsets, "")
 
 
 @takes_options(TaskKeywords, length=384)
@@ -133,10 +123,11 @@ def answer(
     loaded = are_examples(source, Question)
     questions = cast(Sequence[Question], source) if loaded else squad(cast(Paths, source), options.encoding)
     name = "the questions" if loaded else str(source)
-    texts = _encode_questions(questions, tokenizer)
-    notes = options.check_lengths(
-        texts.questions.lengths, "questions", name, "raise question", limit=question
-    )
+    asked = encode_texts((one.question.strip() for one in questions), tokenizer, "the questions")
+    numbers: dict[str, int] = {}
+    context_of = [numbers.setdefault(one.context, len(numbers)) for one in questions]
+    contexts, spans = _encode_contexts(numbers, tokenizer)
+    notes = options.check_lengths(asked.lengths, "questions", name, "raise question", limit=question)
     width = options.length - template.pair_count
     if width - question <= stride:
         text = count_of(max(width - question, 0), "tokens")
@@ -145,28 +136,26 @@ def answer(
             f"`question={question}` leaves {room}, which must be more than `stride={stride}`",
             hint="raise the length, or lower the stride",
         )
-    asked = np.minimum(texts.questions.lengths, question)
-    windows, missing = _cut_windows(questions, texts, width - asked, stride)
-    order = options.bucket(asked[windows[:, 0]] + windows[:, 2] - windows[:, 1], name)
+    lengths = np.minimum(asked.lengths, question)
+    windows, missing = _cut_windows(questions, spans, context_of, width - lengths, stride)
+    order = options.bucket(lengths[windows[:, 0]] + windows[:, 2] - windows[:, 1], name)
     if missing:
         left_out = count_of(missing, "questions", "are", len(questions))
         notes += (f"{left_out} left out because the answer is not in the text",)
 
     def make(row: int, epoch: int) -> Row:
         example, first, last, start, end = windows[row].tolist()
-        ids = texts.questions[example][:question]
-        begin = int(texts.contexts.offsets[texts.context_of[example]])
-        context = texts.contexts.flat[begin + first : begin + last].astype(np.int64)
-        tokens, types = template.wrap_pair(ids, context)
+        ids, context = asked[example][:question], context_of[example]
+        tokens, types = template.wrap_pair(ids, contexts[context][first:last])
         lead = len(template.before) + len(ids) + len(template.between)
         offsets = np.full((len(tokens), 2), -1, np.int64)
-        offsets[lead : lead + last - first] = texts.spans[begin + first : begin + last]
+        offsets[lead : lead + last - first] = spans[context][first:last]
         in_row = lambda token: token - first + lead if token >= 0 else 0
         made: dict[str, Any] = {"tokens": tokens, "start": in_row(start), "end": in_row(end)}
         made |= {"example": example, "offsets": offsets}
         return made | ({"types": types} if template.has_types else {})
 
-    fingerprints = (texts.questions.fingerprint, texts.contexts.fingerprint, fingerprint_arrays((windows,)))
+    fingerprints = (asked.fingerprint, contexts.fingerprint, fingerprint_arrays((windows,)))
     data = join_fingerprints(*fingerprints, template.signature)
     return options.build(
         "answer", tokenizer, order, make, data, notes=notes, stride=stride, question=question
@@ -174,20 +163,20 @@ def answer(
 
 
 def _cut_windows(
-    questions: Sequence[Question], texts: EncodedQuestions, widths: NDArray[np.int64], stride: int
-) -> tuple[NDArray[np.int64], int]:
+    questions: Sequence[Question], spans: RaggedArray, context_of: Sequence[int],
+    widths: NDArray[np.int64], stride: int,
+) -> tuple[NDArray[np.int64], int]:  # fmt: skip
     """Return (rows, 5): question, first and last token of the window and of the answer, or −1; and how many
     questions were left out because their answer is not in the text."""
     windows: list[tuple[int, int, int, int, int]] = []
     missing = 0
     for number, question in enumerate(questions):
-        context = texts.context_of[number]
-        begin, stop = texts.contexts.offsets[context], texts.contexts.offsets[context + 1]
-        spans, size, width = texts.spans[begin:stop], int(stop - begin), int(widths[number])
+        tokens, width = spans[context_of[number]], int(widths[number])
+        size = len(tokens)
         start = end = -1
         if question.answers:
             place = locate_answer(question)
-            inside = np.zeros(0) if place is None else (spans[:, 1] > place[0]) & (spans[:, 0] < place[1])
+            inside = np.zeros(0) if place is None else (tokens[:, 1] > place[0]) & (tokens[:, 0] < place[1])
             if not inside.any():
                 missing += 1
                 continue

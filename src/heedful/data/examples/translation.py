@@ -185,8 +185,7 @@ def merge_parts(tokenizer: Any) -> NDArray[np.int64]:
         )
     ids: dict[str, int] = model["vocab"]
     parts = np.full((len(tokenizer), 2), -1, np.int64)
-    for merge in model["merges"]:
-        left, right = merge.split(" ") if isinstance(merge, str) else merge
+    for left, right in model["merges"]:
         whole = ids[left + right]
         if parts[whole, 0] < 0:  # the first merge that makes a token is the one that is used
             parts[whole] = ids[left], ids[right]

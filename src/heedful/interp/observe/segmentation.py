@@ -61,8 +61,8 @@ def short_words(tokenizer: Tokenizer, text: str) -> list[str]:
 def replay_merges(tokenizer: Tokenizer, text: str) -> list[MergedWord]:
     """Return the merges of each word of a text, from its letters to its pieces."""
     state = model_state(tokenizer)
-    pairs = [tuple(m) if isinstance(m, list) else tuple(m.split(" ", 1)) for m in state["merges"]]
-    bpe, suffix = BPE(tuple((a, b) for a, b in pairs)), state.get("end_of_word_suffix") or ""
+    bpe = BPE(tuple((left, right) for left, right in state["merges"]))
+    suffix = state.get("end_of_word_suffix") or ""
     merged = []
     for word in short_words(tokenizer, text):
         letters = (*word[:-1], word[-1] + suffix) if word else ()

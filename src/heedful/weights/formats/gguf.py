@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import re
 import struct
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -37,12 +36,11 @@ from heedful.core.lazy import import_optional
 from heedful.core.padding import round_up
 from heedful.core.progress import report_progress
 from heedful.kernels.cpu.block_tensor import BlockTensor, can_keep
-from heedful.weights.formats.tensor_files import TensorEntry, TensorSource
+from heedful.weights.formats.tensor_files import TensorEntry, TensorSource, numbered_parts
 from heedful.weights.formats.tensor_layout import check_fetched
 
 BLOCKS_IN_A_ROW = 2048  # of quantised values, handed over at once
 PIECE_BYTES = 1 << 25  # that a thread reads at once
-PART = "{}-{:05d}-of-{:05d}.gguf"  # how llama.cpp names the parts of a file that was split
 MAGIC, VERSIONS, ALIGNMENT = b"GGUF", (2, 3), 32
 STRING, ARRAY = 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -310,17 +308,11 @@ def find_parts(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
         )
     if count <= 1:
         return [path]
-    which = f"{path} is part {number + 1} of {count}"
-    named = re.fullmatch(r"(.+)-(\d{5})-of-(\d{5})\.gguf", path.name)
-    if named is None or (int(named[2]), int(named[3])) != (number + 1, count):
-        name = PART.format("NAME", number + 1, count)
-        raise NotFound(f"{which}, and its name does not say so", hint=f"call it {name}, next to the others")
-    parts = []
-    for i in range(1, count + 1):
-        parts.append(path.with_name(PART.format(named[1], i, count)))
-        if not parts[-1].is_file():
-            raise NotFound(f"{which}, and {parts[-1].name} is not there", hint="fetch it, too")
-    return parts
+    ending = f"-{number + 1:05d}-of-{count:05d}.gguf"  # as llama.cpp names them
+    if not path.name.endswith(ending):
+        hint = f"call it NAME{ending}, next to the others"
+        raise NotFound(f"{path} is part {number + 1} of {count}, and its name does not say so", hint=hint)
+    return numbered_parts(path)
 
 
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "q4_0": 2, "q4_k": 14}  # how the format numbers the schemes

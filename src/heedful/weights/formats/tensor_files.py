@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -181,27 +182,26 @@ def _open_files(folder: Path) -> TensorSource:
         if (folder / name).is_file():
             return kind(folder / name)
         if parts := sorted(folder.glob(f"{stem}-*-of-*.{ending}")):  # shards whose index is not there
-            return join_shards(all_shards(parts), kind)
+            if numbered_parts(parts[0]) != parts:
+                raise NotFound(
+                    f"{folder} has shards of several models, {parts[0].name} and {parts[-1].name}",
+                    hint="fetch their index, or keep one model in a folder",
+                )
+            return join_shards(parts, kind)
     raise NotFound(
         f"{folder} has no model.safetensors or pytorch_model.bin", hint="is it the folder of a model?"
     )
 
 
-def all_shards(parts: list[Path]) -> list[Path]:
-    """Shards that their own names number (model-00001-of-00003), all of them there."""
-    stem, _, count = parts[0].stem.rpartition("-of-")
-    start = stem.rpartition("-")[0]
-    total = int(count) if count.isdecimal() else 0
-    wanted = [parts[0].with_name(f"{start}-{i:05d}-of-{count}{parts[0].suffix}") for i in range(1, total + 1)]
-    for part in wanted:
-        if part not in parts:
-            raise NotFound(f"{part.parent} lacks {part.name}, a shard", hint="fetch it, and the index")
-    if len(wanted) != len(parts):
-        raise NotFound(
-            f"{parts[0].parent} has shards of several models, {parts[0].name} and {parts[-1].name}",
-            hint="fetch their index, or keep one model in a folder",
-        )
-    return wanted
+def numbered_parts(path: Path) -> list[Path]:
+    """Return the parts of a file, NAME-00001-of-00003.ENDING and so on, by the path of one; all are there."""
+    named = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})", path.stem)
+    stem, count = (named[1], int(named[2])) if named is not None else ("", 0)
+    parts = [path.with_name(f"{stem}-{i:05d}-of-{count:05d}{path.suffix}") for i in range(1, count + 1)]
+    for part in parts:
+        if not part.is_file():
+            raise NotFound(f"{part.parent} lacks {part.name}, one of {count} parts", hint="fetch it, too")
+    return parts
 
 
 def shards_of(index: Path) -> list[Path]:

@@ -12,12 +12,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heedful.core.errors import CorruptFile
 from heedful.text.vocabularies import frame_text, set_template
 
+Value = TypeVar("Value", bytes, int)
 SPACE = "▁"
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # kinds of piece
 
@@ -53,6 +55,7 @@ def read_fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
         value: bytes | int
         if kind == 0:
             value, at = _read_varint(data, at)
+            value = value - (1 << 64) if value >> 63 else value  # a negative number
         else:
             size = {1: 8, 5: 4}.get(kind)
             if kind == 2:
@@ -75,16 +78,10 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-def _as_bytes(value: bytes | int) -> bytes:
-    if isinstance(value, int):
-        raise ValueError("a number stands where a message belongs")
+def _expect(value: bytes | int, kind: type[Value]) -> Value:
+    if not isinstance(value, kind):
+        raise ValueError(f"a field is of type {type(value).__name__} and should be {kind.__name__}")
     return value
-
-
-def _as_integer(value: bytes | int) -> int:
-    if not isinstance(value, int):
-        raise ValueError("a message stands where a number belongs")
-    return value - (1 << 64) if value >> 63 else value
 
 
 def read_sentencepiece(path: Path) -> SentencePieceModel:
@@ -93,18 +90,18 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
     try:
         for number, value in read_fields(path.read_bytes()):
             if number == 1:
-                piece = dict(read_fields(_as_bytes(value)))
-                out.names.append(_as_bytes(piece.get(1, b"")).decode("utf-8"))
-                score = _as_bytes(piece.get(2, b"\0\0\0\0"))
+                piece = dict(read_fields(_expect(value, bytes)))
+                out.names.append(_expect(piece.get(1, b""), bytes).decode("utf-8"))
+                score = _expect(piece.get(2, b"\0\0\0\0"), bytes)
                 out.scores.append(float(struct.unpack("<f", score)[0]))
-                out.kinds.append(_as_integer(piece.get(3, NORMAL)))
+                out.kinds.append(_expect(piece.get(3, NORMAL), int))
             elif number == 2:
-                train = dict(read_fields(_as_bytes(value)))
-                out.unigram = _as_integer(train.get(3, 1)) == 1
-                out.bos, out.eos = _as_integer(train.get(41, 1)), _as_integer(train.get(42, 2))
+                train = dict(read_fields(_expect(value, bytes)))
+                out.unigram = _expect(train.get(3, 1), int) == 1
+                out.bos, out.eos = _expect(train.get(41, 1), int), _expect(train.get(42, 2), int)
             elif number == 3:
-                normal = dict(read_fields(_as_bytes(value)))
-                out.charsmap = _as_bytes(normal.get(2, b""))
+                normal = dict(read_fields(_expect(value, bytes)))
+                out.charsmap = _expect(normal.get(2, b""), bytes)
                 out.prefix_space = bool(normal.get(3, 1))
                 out.squeeze_spaces = bool(normal.get(4, 1))
     except (ValueError, struct.error) as error:

@@ -123,10 +123,10 @@ def answer(
     loaded = are_examples(source, Question)
     questions = cast(Sequence[Question], source) if loaded else squad(cast(Paths, source), options.encoding)
     name = "the questions" if loaded else str(source)
-    asked = encode_texts((one.question.strip() for one in questions), tokenizer, "the questions")
     numbers: dict[str, int] = {}
     context_of = [numbers.setdefault(one.context, len(numbers)) for one in questions]
     contexts, spans = _encode_contexts(numbers, tokenizer)
+    asked = encode_texts((one.question.strip() for one in questions), tokenizer, "the questions")
     notes = options.check_lengths(asked.lengths, "questions", name, "raise question", limit=question)
     width = options.length - template.pair_count
     if width - question <= stride:

@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError, HeedfulError
 from heedful.core.files import sha256
 from heedful.data.batch import Batch
@@ -107,8 +108,7 @@ class DistributedProcesses(Processes):
     """Several processes that have found each other."""
 
     def __init__(self, kind: str = "ddp", tensor: int = 1) -> None:
-        if kind not in ("ddp", "fsdp"):
-            raise ConfigError(f"parallel = {kind!r} is unknown", hint="ddp or fsdp")
+        check_choice("parallel", kind, ("ddp", "fsdp"), ConfigError)
         every = dist.get_world_size()
         if tensor < 1 or every % tensor:
             fits = ", ".join(str(n) for n in range(1, every + 1) if every % n == 0)

@@ -19,14 +19,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from heedful.core.errors import InputError, nearest
+from heedful.core.checks import check_choice
+from heedful.core.errors import InputError
 from heedful.data.batch import IGNORE, Batch
 from heedful.data.batches import Data, as_batches
 from heedful.kernels.gpu.float8_product import Head8
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.models.permuted import PermutedLM
 from heedful.nn.context import Watch
-from heedful.nn.head import LMHead, PretrainHead
+from heedful.nn.head import LMHead, PretrainHead, pool_tokens
 from heedful.nn.quantised import Quantised
 from heedful.train.crossentropy import linear_cross_entropy
 from heedful.train.distributed import Processes
@@ -278,11 +279,7 @@ def contrast(model: Model, batch: Batch, scale: float = 20.0) -> dict[str, Term]
 def sentence_vectors(model: Model, tokens: Tensor, valid: Tensor | None) -> Tensor:
     """The mean of the valid tokens' hidden states, (B, D)"""
     assert isinstance(model, LM)
-    x = model.encode(tokens, valid=valid)
-    if valid is None:
-        return x.mean(1)
-    keep = valid[..., None]
-    return (x * keep).sum(1) / keep.sum(1).clamp(min=1)
+    return pool_tokens(model.encode(tokens, valid=valid), valid, "mean")
 
 
 def logits_of(model: Model, batch: Batch) -> Tensor:
@@ -350,12 +347,7 @@ def objective(name: str | Objective) -> Objective: ...
 def objective(name: str | Objective | MeanLoss) -> Objective | MeanLoss: ...
 def objective(name: str | Objective | MeanLoss) -> Objective | MeanLoss:
     """Return an objective by its name; a function is returned as it is."""
-    if callable(name):
-        return name
-    if name not in OBJECTIVES:
-        instead = nearest(str(name), OBJECTIVES) or "one of " + ", ".join(OBJECTIVES)
-        raise InputError(f"`objective={name!r}` is unknown", hint=instead)
-    return OBJECTIVES[name]
+    return name if callable(name) else OBJECTIVES[check_choice("objective", name, OBJECTIVES)]
 
 
 # The loss of a model by an objective: of one batch, as a module, and the mean over many.

@@ -151,40 +151,33 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     file = path / "metrics.jsonl" if path.is_dir() else path
     if not file.is_file():
         raise NotFound(f"{file} is not there", hint="give the folder of a run")
-    text = file.read_bytes().decode(errors="replace")
-    lines = [line for line in text.splitlines() if line.strip()]
-    metrics = []
-    for number, line in enumerate(lines, 1):
-        try:
-            metrics.append(json.loads(line))
-        except ValueError as error:
-            if number < len(lines) or text.endswith("\n"):
-                raise CorruptFile(f"{file}, line {number}: damaged ({error})") from None
-    return metrics
+    lines, damaged, _ = read_lines(file)
+    if damaged:
+        raise CorruptFile(f"{file}, line {damaged[0]}: damaged")
+    return [line for _, line in lines]
 
 
-def read_lines(file: Path, start: int = 0) -> tuple[list[tuple[int, dict[str, Any]]], int, int]:
-    """Return the lines of a file that is being written, from a byte on, each with where the next begins; how
-    many were damaged; and where the last ended. A line that has no end yet is left for later.
+def read_lines(file: Path, start: int = 0) -> tuple[list[tuple[int, dict[str, Any]]], list[int], int]:
+    """Return the lines of a file that is being written, from a byte on, each with where the next begins; the
+    numbers of damaged ones; and where the last ended. A line that has no end yet is left for later.
     """
     if not file.is_file():
-        return [], 0, start
+        return [], [], start
     with file.open("rb") as source:
         source.seek(start)
         data = source.read()
-    lines, skipped, at = [], 0, start
-    for raw in data.split(b"\n")[:-1]:
+    lines, damaged, at = [], list[int](), start
+    for number, raw in enumerate(data.split(b"\n")[:-1], 1):
         at += len(raw) + 1
         try:
             line = json.loads(raw)
         except ValueError:
-            skipped += bool(raw.strip())
-            continue
+            line = None
         if isinstance(line, dict):
             lines.append((at, line))
-        else:
-            skipped += 1
-    return lines, skipped, at
+        elif raw.strip():
+            damaged.append(number)
+    return lines, damaged, at
 
 
 Curve = list[tuple[float, float]]  # (step, value)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from heedful import data
+from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError, InputError, NotFound, nearest
 from heedful.core.files import expand_paths, split_lines, stem_path
 from heedful.data.batches import Batches, BucketedOrder, Indices, ShuffledOrder, seeded_generator
@@ -213,10 +214,7 @@ class TrainingData:
         """The function that builds batches for the objective."""
         name = "masked" if self.objective == "distil" else self.objective
         builders = data.FROM_TEXT | TASK_BUILDERS
-        if name not in builders:
-            hint = nearest(name, builders) or f"one of {', '.join(builders)}"
-            raise ConfigError(f"objective = {name!r} is unknown", hint=hint)
-        return builders[name]
+        return builders[check_choice("objective", name, builders, ConfigError)]
 
     @property
     def is_text(self) -> bool:

@@ -121,7 +121,7 @@ class TrainingLoop:
             self.restore()
         if self.validation.untrained and not self.steps_before:
             self.evaluate(None)
-        with catch_signals() as request, limit_threads(self.model):
+        with catch_signals() as signals, limit_threads(self.model):
             steps = fit(self.model, self.purpose, self.batches, self.config, self.processes, self.report)
             for step in steps:
                 if last is None:
@@ -132,9 +132,11 @@ class TrainingLoop:
                     self.evaluate(step)
                 result.steps = step.number
                 result.stopped = self.stopping.stop and self.validation.choose
-                signalled = self.processes.any_process(request.signal_number is not None)
+                signalled = self.processes.any_process(bool(signals))
                 if signalled and not result.stopped and not step.last:
-                    result.interrupted = request.signal_number or signal.SIGINT  # or another process got it
+                    result.interrupted = (
+                        signals[-1] if signals else signal.SIGINT
+                    )  # or another process got it
                 if result.stopped or result.interrupted:
                     result.saved = None if self.config.folder is None else step.save()
                     break
@@ -242,27 +244,20 @@ class TrainingLoop:
             self.result.before = value
 
 
-@dataclass
-class StopRequest:
-    """The signal that has asked the run to stop, if there was one."""
-
-    signal_number: int | None = None
-
-
 @contextmanager
-def catch_signals() -> Iterator[StopRequest]:
-    """Turn SIGINT and SIGTERM into a request to stop after the current step; a second one stops at once."""
-    request = StopRequest()
+def catch_signals() -> Iterator[list[int]]:
+    """Yield the signals (SIGINT, SIGTERM) that ask the run to stop after a step; a second one ends it."""
+    received: list[int] = []
     old: dict[int, Any] = {}
 
     def handle_signal(number: int, frame: Any) -> None:
-        request.signal_number = number
+        received.append(number)
         signal.signal(number, old[number])
 
     for one in (signal.SIGINT, signal.SIGTERM):
         old[one] = signal.signal(one, handle_signal)
     try:
-        yield request
+        yield received
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

@@ -81,13 +81,13 @@ def overview(id: str, folder: Path) -> dict[str, Any]:
 
 def run_details(id: str, folder: Path) -> dict[str, Any]:
     """Everything a run wrote so far."""
-    lines, skipped, end = read_lines(folder / "metrics.jsonl")
+    lines, damaged, end = read_lines(folder / "metrics.jsonl")
     samples, _, _ = read_lines(folder / "samples.jsonl")
     config = folder / "config.yaml"
     settings = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else None
     return {
         "id": id, "path": str(folder), "metrics": metric_curves(line for _, line in lines),
-        "skipped": skipped, "end": end,
+        "skipped": len(damaged), "end": end,
         "samples": [{"step": line.get(STEP), "text": str(line.get("text", ""))} for _, line in samples],
         "checkpoints": checkpoints(id, folder), "config": settings, "live": is_live(folder),
         "example": is_example(folder),

@@ -43,7 +43,7 @@ from heedful.models.base import Model
 from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.tasks.metrics.generated import bleu
 from heedful.train.checkpoint import list_checkpoints, read_pointer
-from heedful.train.stopping import EarlyStopping, average_checkpoints
+from heedful.train.stopping import EarlyStopping, soup
 
 ROOT = Path(__file__).parents[1]
 FILES = [f"translation/multi30k/{part}.{side}.gz" for part in ("train", "val", "test_2016_flickr")
@@ -235,8 +235,8 @@ def train(task: Task, texts: dict[str, tuple[Path, Path]]) -> None:
 
 def candidates(place: Path, most: int) -> dict[str, Model]:
     """The mean of the last checkpoints, and the one with the lowest validation loss."""
-    many, best = min(most, len(list_checkpoints(place))), read_pointer(place / "best.json")
-    made = {f"mean of the last {many}": average_checkpoints(place, many)}
+    last, best = list_checkpoints(place)[-most:], read_pointer(place / "best.json")
+    made = {f"mean of the last {len(last)}": soup(last)}
     return made if best is None else made | {"lowest loss": heedful.load(best)}
 
 

@@ -12,6 +12,8 @@ import pytest
 
 import heedful
 from heedful.cli import main
+from heedful.cli.tools import bytes_per_step
+from heedful.weights.exporting import export_gguf
 from tests.decode.toy import letters
 from tests.properties.tiny import tiny
 
@@ -91,6 +93,33 @@ def test_a_gpu_that_is_not_there_is_no_fault_of_ours(
     code, _, err = heed("generate", talker, "abc", "--device", "cuda")
     assert code == 3
     assert "--device cuda is not available: torch finds no such GPU" in err
+
+
+def test_a_step_reads_neither_the_encoder_nor_experts_that_no_token_visits() -> None:
+    size = lambda parameters: sum(p.nbytes for p in parameters)
+    writer = tiny("transformer")
+    once = [p for n, p in writer.decoder.named_parameters() if ".cross.k." in n or ".cross.v." in n]
+    read = {*writer.decoder.parameters(), *writer.head.parameters()} - set(once)
+    assert bytes_per_step(writer, 1) == size(read)
+    assert len(once) > 0
+    mixture = tiny("mixtral")
+    experts = [p for n, p in mixture.named_parameters() if ".experts." in n]
+    others = size(mixture.parameters()) - size(experts) - size([mixture.embed.table])
+    active, count = mixture.config.active, mixture.config.experts
+    assert bytes_per_step(mixture, 1) == pytest.approx(others + size(experts) * active / count, rel=1e-3)
+    assert bytes_per_step(mixture, 1000) == pytest.approx(others + size(experts), rel=1e-3)
+    tied = tiny("gpt2")
+    assert size([tied.embed.table]) < bytes_per_step(tied, 1) <= size(tied.parameters())
+
+
+def test_a_step_reads_a_quantised_file_as_it_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heedful.kernels.cpu.block_tensor.MIN_VALUES", 1)
+    model = tiny("llama", vocab=260, dim=64, hidden=128)
+    model.tokenizer = letters()
+    plain, short = bytes_per_step(model, 1), heedful.load(export_gguf(model, tmp_path / "a.gguf", "q8_0"))
+    assert bytes_per_step(short, 1) < plain / 2
 
 
 def test_a_bench_longer_than_the_context_names_its_flags(heed: Heed, talker: str) -> None:

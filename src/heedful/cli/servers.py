@@ -28,12 +28,15 @@ if TYPE_CHECKING:
     from heedful.serve.openai_server import ServedModel
 
 
+Port = Annotated[int, Option("Listen on this port; 0 takes a free one.", minimum=0, maximum=65535)]
+
+
 @dataclass(frozen=True)
 class ServerSettings:
     """The options of a server, besides its models."""
 
     host: Annotated[str, Option("Listen on this address.")] = "127.0.0.1"
-    port: Annotated[int, Option("Listen on this port; 0 takes a free one.", minimum=0, maximum=65535)] = 8000
+    port: Port = 8000
     api_key: Annotated[
         str | None, Option("Answer only clients that send this key.", variable="HEED_API_KEY")
     ] = None
@@ -164,7 +167,7 @@ def studio_command(
     models: Annotated[
         list[str] | None, Argument("Folders, .gguf files, word vectors or names of models.", metavar="MODEL")
     ] = None,
-    port: Annotated[int, Option("Listen on this port; 0 takes a free one.", minimum=0, maximum=65535)] = 0,
+    port: Port = 0,
     no_browser: Annotated[bool, Option("Print the address and open no browser.")] = False,
     folder: Annotated[Path, Option("Offer the models in this folder as well.", ("--models",))] = Path(
         "models"

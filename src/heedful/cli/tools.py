@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 import time
 from dataclasses import asdict
@@ -138,8 +139,8 @@ def bench_command(
 ) -> None:
     """Measure how fast a model reads a prompt and generates tokens on this machine.
 
-    Each step reads all weights once, so the bandwidth of the memory limits how many tokens per second a
-    machine can generate. The table shows that limit, and which share of it the model reaches.
+    Each step reads the weights that it uses once, so the bandwidth of the memory limits how many tokens per
+    second a machine can generate. The table shows that limit, and which share of it the model reaches.
 
     Examples:
       heed bench smollm2-135m-instruct --tokens 64
@@ -157,7 +158,7 @@ def bench_command(
         runs = [measure(stepper, prompt, tokens, batch) for _ in range(repeats + 1)][1:]  # the first warms up
     read = sorted(r[0] for r in runs)[repeats // 2]
     write = sorted(r[1] for r in runs)[repeats // 2]
-    weights = bytes_per_step(stepper.model)
+    weights = bytes_per_step(stepper.model, batch)
     limit = bandwidth(stepper.model.device) / weights
     rate = batch * (tokens - 1) / write
     end = "seconds until the prompt is read and the first token is chosen"
@@ -198,12 +199,28 @@ def measure(stepper: Any, prompt: int, tokens: int, batch: int) -> tuple[float, 
     return middle - start, time.perf_counter() - middle
 
 
-def bytes_per_step(model: Any) -> int:
-    """Return the bytes that a step reads; the token table counts only if it is the output matrix too."""
-    head = {id(p) for p in model.head.parameters()}
-    table = model.decoder_embed.table if "target" in model.tables else model.embed.table
-    read = [t for t in [*model.parameters(), *model.buffers()] if t is not table or id(t) in head]
-    return sum(t.numel() * t.element_size() for t in read)
+def bytes_per_step(model: Any, rows: int) -> int:
+    """Return the bytes of weights that a step reads to generate a token in every row.
+
+    It reads a token table only if that is the output matrix too. An encoder, and the projections of its keys
+    and values, are read once with the prompt. Of experts it reads those that the rows' tokens visit, as many
+    as differ on average if all are visited equally often.
+    """
+    from heedful.kernels.cpu.block_tensor import BlockTensor
+    from heedful.nn.moe import MoE
+
+    sides = "target" in model.tables
+    named = [pair for part in ((model.decoder, model.head) if sides else (model,))
+             for pair in (*part.named_parameters(), *part.named_buffers())]  # fmt: skip
+    weights = {id(t): t for name, t in named if not (sides and re.search(r"\bcross\.[kv]\.", name))}
+    if not sides and id(model.embed.table) not in {id(p) for p in model.head.parameters()}:
+        weights.pop(id(model.embed.table), None)
+    visited = dict.fromkeys(weights, 1.0)
+    for moe in (module for module in model.modules() if isinstance(module, MoE)):
+        share = 1 - (1 - moe.router.active / len(moe.experts.down)) ** rows
+        visited |= {id(t): share for t in (*moe.experts.parameters(), *moe.experts.buffers())}
+    held = lambda t: t.blocks if isinstance(t, BlockTensor) and t.dense is None else t  # as the file has it
+    return round(sum(visited[key] * held(t).nbytes for key, t in weights.items()))
 
 
 def bandwidth(device: Any) -> float:

@@ -293,6 +293,8 @@ def train_tokenizer(
 # `heed plot training`: training curves in the terminal, or as a picture or table.
 
 
+FigureFile = Annotated[Path, Option("Write this .svg, .png, .pdf, .html or .csv file.", ("--output", "-o"))]
+
 plot_command = CommandGroup("Plot training curves, the results of a race, or a map of words.")
 
 
@@ -328,9 +330,7 @@ def plot_race(
     section: Annotated[
         str, Option("Plot this section of the report: sizes, loss, layers, generation, positions …")
     ] = "loss",
-    output: Annotated[
-        Path, Option("Write this .svg, .png, .pdf, .html or .csv file.", ("--output", "-o"))
-    ] = Path("race.svg"),
+    output: FigureFile = Path("race.svg"),
 ) -> None:
     """Plot one section of the report of a race or of a scaling law.
 
@@ -362,9 +362,7 @@ def plot_race(
 def plot_words(
     vectors: Annotated[Path, Argument("A file of word vectors, as `heed word2vec train` writes it.")],
     words: Annotated[list[str] | None, Argument("Words to draw; by default the most frequent ones.")] = None,
-    output: Annotated[
-        Path, Option("Write this .svg, .png, .pdf, .html or .csv file.", ("--output", "-o"))
-    ] = Path("words.svg"),
+    output: FigureFile = Path("words.svg"),
     count: Annotated[int, Option("Draw the N most frequent words if none is named.", minimum=2)] = 100,
 ) -> None:
     """Plot a map of word vectors by their first two principal components.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heedful.cli.commands import CommandGroup
+from heedful.cli.models import Device
 from heedful.cli.terminal import Json, as_json
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError
@@ -60,7 +61,7 @@ def train_vectors(
     phrases: Annotated[
         int, Option("Join bigrams in N passes first (1: new_york; 2: up to four words).", minimum=0)
     ] = 0,
-    device: Annotated[str, Option("Compute on cpu or cuda.")] = "cpu",
+    device: Device = "cpu",
     checkpoint: Annotated[
         Path | None, Option("Save the run here every few minutes, each epoch, and on Ctrl-C.")
     ] = None,

@@ -84,12 +84,13 @@ def test_a_head_that_copies_what_followed_is_found() -> None:
     assert [(e.name, e.head) for e in found.top("induction", above=0.9)] == [("blocks.1.attn", 1)]
 
 
-def test_an_even_look_scores_as_chance() -> None:
-    model = tiny("gpt2")
+@pytest.mark.parametrize("family", ["gpt2", "mistral"])  # the second sees six tokens at once
+def test_an_even_look_scores_as_chance(family: str) -> None:
+    model = tiny(family)
     with torch.no_grad():
         for block in model.blocks:  # type: ignore[union-attr]
-            block.attn.q.weight.zero_()
-            block.attn.q.bias.zero_()
+            for parameter in block.attn.q.parameters():
+                parameter.zero_()
     found = catalogue_heads(model, [TEXTS[0]], repeats=2, repeat_length=5)
     for score in ("previous", "first", "duplicate", "induction"):
         torch.testing.assert_close(

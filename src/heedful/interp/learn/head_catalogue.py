@@ -171,24 +171,23 @@ def _score_row(
         ids = inputs.ids[0] if path.startswith("encoder") else inputs.read[0]
         T = len(ids)
         p = shares(several[row, :, :T, :T], part_at(model, path).pattern_kind).cpu()
-        looks_ahead = bool(p[:, 0, 1:].any()) if T > 1 else False
         keys = _key_masks(model, ids) if is_text else _repeat_masks(T)
-        if not looks_ahead:
+        if not bool(p[:, 0, 1:].any()):  # nothing looks ahead
             keys.pop("next", None)
         for score, (queries, looked) in keys.items():
-            scores.setdefault(score, []).append(_share(p, queries, looked, looks_ahead))
+            scores.setdefault(score, []).append(_share(p, queries, looked))
     return {
         score: (torch.cat([values for values, _ in parts]), math.fsum(c for _, c in parts) / len(parts))
         for score, parts in scores.items()
     }
 
 
-def _share(p: Tensor, queries: Tensor, keys: Tensor, looks_ahead: bool) -> tuple[Tensor, float]:
+def _share(p: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, float]:
     """Return the mean over `queries` of the share of `keys` (T, S), and that of uniform attention."""
     if not bool(queries.any()):
         return torch.full((len(p),), math.nan, dtype=p.dtype), math.nan
-    seen = torch.ones_like(keys) if looks_ahead else torch.ones_like(keys).tril()
-    even = (keys & seen).sum(-1) / seen.sum(-1)
+    seen = (p > 0).any(0)  # by some head: neither what a mask hides nor what is outside of a window
+    even = (keys & seen).sum(-1) / seen.sum(-1).clamp(min=1)
     return (p * keys).sum(-1)[:, queries].mean(-1), float(even[queries].mean())
 
 

@@ -76,17 +76,17 @@ def test_an_unknown_run_is_answered_with_the_nearest(page: TestClient) -> None:
 
 def test_what_is_written_is_followed_from_where_the_page_stopped(run: Path) -> None:
     events, end = runs.follow("gpt", run, 0, set())
-    assert [e.split("\n")[0] for e in events] == ["event: metrics"] * 2
-    assert f"id: {end}" in events[-1]
+    assert [e.split(b"\n")[0] for e in events] == [b"event: metrics"] * 2
+    assert b"id: %d" % end in events[-1]
     assert runs.follow("gpt", run, end, set()) == ([], end)
     with (run / "metrics.jsonl").open("a") as file:
         file.write(line(3, train_loss=3.0) + '{"half')
     events, later = runs.follow("gpt", run, end, set())
-    assert '"train/global_step": 3' in events[0]
+    assert b'"train/global_step":3' in events[0]
     assert runs.follow("gpt", run, later, set())[0] == []
     (run / "metrics.jsonl").write_text(line(1, train_loss=4.0))  # a resumed run forgets what it lost
     events, _ = runs.follow("gpt", run, later, set())
-    assert events[0].startswith("event: reset")
+    assert events[0].startswith(b"event: reset")
 
 
 def test_the_stream_goes_on_after_the_last_event(page: TestClient, run: Path) -> None:
@@ -97,7 +97,7 @@ def test_the_stream_goes_on_after_the_last_event(page: TestClient, run: Path) ->
     first = (run / "metrics.jsonl").read_text().index("\n") + 1
     text = page.get("/api/runs/gpt/live", headers={"Last-Event-ID": str(first)}).text
     assert text.count("event: metrics") == 1
-    assert '"train/global_step": 2' in text
+    assert '"train/global_step":2' in text
 
 
 def test_checkpoints_of_a_run_are_models(models: Path, run: Path) -> None:

@@ -129,6 +129,12 @@ async def run_while_connected(request: Request, ticket: Ticket, function: Callab
     return job.result()
 
 
+def event_bytes(name: str, data: Any, id: int | None = None) -> bytes:
+    """Return one event of a stream, its data as JSON; a page that comes back names the last `id` it got."""
+    place = b"" if id is None else b"id: %d\n" % id
+    return b"event: %b\n%bdata: %b\n\n" % (name.encode(), place, json_bytes(data))
+
+
 def stream_job(worker: Worker, function: Callable[[Report], Event], ticket: Ticket) -> StreamingResponse:
     """Run `function` in a model's thread and send its events, which have their names under "event".
 
@@ -152,7 +158,7 @@ def stream_job(worker: Worker, function: Callable[[Report], Event], ticket: Tick
                 except queue.Empty:
                     yield b": still there\n\n"
                     continue
-                yield b"event: %b\ndata: %b\n\n" % (event["event"].encode(), json_bytes(event))
+                yield event_bytes(event["event"], event)
                 if event["event"] in ("done", "error"):
                     return
         finally:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response, StreamingResponse
 
+from heedful.classroom.studio.jobs import STREAM_HEADERS, event_bytes
 from heedful.classroom.studio.traces import Here
 from heedful.core.errors import CorruptFile, NotFound, nearest
 from heedful.core.files import read_json
@@ -97,22 +96,18 @@ def run_details(id: str, folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def follow(id: str, folder: Path, start: int, reported_steps: set[int]) -> tuple[list[str], int]:
+def follow(id: str, folder: Path, start: int, reported_steps: set[int]) -> tuple[list[bytes], int]:
     """New events since a byte: lines, a file that became shorter, new checkpoints."""
     file, out = folder / "metrics.jsonl", []
     if file.is_file() and file.stat().st_size < start:
         start = 0
-        out.append("event: reset\nid: 0\ndata: {}\n\n")
+        out.append(event_bytes("reset", {}, 0))
     lines, _, end = read_lines(file, start)
-    for at, line in lines:
-        data = json.dumps(
-            {k: v if not isinstance(v, float) or math.isfinite(v) else str(v) for k, v in line.items()}
-        )
-        out.append(f"event: metrics\nid: {at}\ndata: {data}\n\n")
+    out += [event_bytes("metrics", line, at) for at, line in lines]
     for one in checkpoints(id, folder):
         if one["step"] not in reported_steps:
             reported_steps.add(one["step"])
-            out.append(f"event: checkpoint\ndata: {json.dumps(one)}\n\n")
+            out.append(event_bytes("checkpoint", one))
     return out, end
 
 
@@ -137,10 +132,10 @@ def follow_run(
     reached = last_event_id if last_event_id is not None and last_event_id.isdigit() else None
     start = int(reached) if reached is not None else after or 0
 
-    async def lines() -> AsyncIterator[str]:
+    async def lines() -> AsyncIterator[bytes]:
         at, waited = start, 0.0
         reported_steps = {one["step"] for one in checkpoints(id, folder)}
-        yield "retry: 2000\n\n"
+        yield b"retry: 2000\n\n"
         while not studio.stopping() and not await request.is_disconnected():
             events, at = await asyncio.to_thread(follow, id, folder, at, reported_steps)
             for event in events:
@@ -148,11 +143,10 @@ def follow_run(
             waited = 0.0 if events else waited + LOOK
             if waited >= QUIET:
                 waited = 0.0
-                yield ": still there\n\n"
+                yield b": still there\n\n"
             await asyncio.sleep(LOOK)
 
-    headers = {"Cache-Control": "no-store"}
-    return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(lines(), media_type="text/event-stream", headers=STREAM_HEADERS)
 
 
 # Reports of comparisons (`heed race`, `heed scale`) among the runs on disk.

@@ -5,9 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+
+from heedful.core.errors import InputError
+from heedful.core.files import missing_file
 
 if TYPE_CHECKING:
     import jinja2
@@ -22,6 +26,22 @@ WordLoader.yaml_implicit_resolvers = {
     for letter, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 WordLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(true|false)$"), list("tf"))
+
+
+MAX_BYTES = 1_000_000  # of a sheet, or of a file of code
+
+
+def read_submission(path: Path) -> str:
+    """Return the text of a file that a student handed in; raise InputError for what is no such text."""
+    if not path.is_file():
+        raise missing_file(path)
+    if path.stat().st_size > MAX_BYTES:
+        size = f"{path.stat().st_size:,} bytes"
+        raise InputError(f"{path} is too large: {size}", hint="a sheet or a solution is a few kilobytes")
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not text in UTF-8", hint="save it as UTF-8") from None
 
 
 def load_yaml(text: str) -> Any:

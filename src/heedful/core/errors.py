@@ -23,7 +23,10 @@ from __future__ import annotations
 import difflib
 import errno
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
 
 # An argument in a message: its name, perhaps after the file and the table that have it, and its value as
 # Python writes it (a text may contain a backtick).
@@ -154,3 +157,13 @@ def nearest(name: str, names: Iterable[str], count: int = 3, cutoff: float = 0.4
     close = difflib.get_close_matches(name, known, n=count, cutoff=cutoff)
     close = list(dict.fromkeys(close[: max(count - len(stems[:1]), 1)] + stems[:1] + close))[:count]
     return f"did you mean {', '.join(repr(c) for c in close)}?" if close else ""
+
+
+def find_named(
+    entries: Mapping[str, T], name: str, problem: str, error: type[HeedfulError] = InputError
+) -> T:
+    """Return the entry of a name; an error says what the problem is, with the nearest names or the first."""
+    if name in entries:
+        return entries[name]
+    names = [*list(entries)[:16], *["…"] * (len(entries) > 16)]
+    raise error(problem, hint=nearest(name, entries) or f"there are {', '.join(names) or 'none'}")

@@ -22,7 +22,7 @@ import yaml
 from heedful.classroom.arithmetic.worked import Derivation, Numbers
 from heedful.classroom.text_files import describe_yaml_error, load_yaml
 from heedful.core.checks import check_choice
-from heedful.core.errors import InputError, NotFound, nearest
+from heedful.core.errors import InputError, NotFound, find_named, nearest
 
 if TYPE_CHECKING:
     from heedful.interp.inputs import Text
@@ -95,10 +95,7 @@ def read_exercise(name: str | Path) -> dict[str, Any]:
         if not path.is_file():
             raise NotFound(f"file not found: {path}")
         return _parse_yaml(path, str(path))
-    bundled = examples()
-    if str(name) not in bundled:
-        close = nearest(str(name), bundled) or f"there are {', '.join(bundled)}"
-        raise NotFound(f"no exercise {str(name)!r}", hint=close)
+    find_named(examples(), str(name), f"no exercise {str(name)!r}", NotFound)
     return _parse_yaml(FOLDER / f"{name}.yaml", str(name))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.classroom.text_files import notebook
-from heedful.core.errors import InputError, NotFound, nearest
+from heedful.core.errors import InputError, NotFound, find_named
 from heedful.core.files import write_text
 from heedful.core.lazy import import_optional
 
@@ -119,10 +119,7 @@ def chapters() -> list[Chapter]:
 def find_chapter(name: str) -> Chapter:
     """Return the chapter of a number ("4") or a name ("transformer")."""
     by_name = {key: chapter for chapter in chapters() for key in (str(chapter.number), chapter.name)}
-    if name not in by_name:
-        names = [chapter.name for chapter in chapters()]
-        raise NotFound(f"no chapter is called {name!r}", hint=nearest(name, names) or ", ".join(names))
-    return by_name[name]
+    return find_named(by_name, name, f"no chapter is called {name!r}", NotFound)
 
 
 def write_notebooks(

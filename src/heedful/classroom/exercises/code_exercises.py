@@ -16,7 +16,7 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heedful.core.errors import InputError, NotFound, nearest
+from heedful.core.errors import InputError, NotFound, find_named
 from heedful.core.files import write_text
 
 if TYPE_CHECKING:
@@ -173,12 +173,9 @@ def code_exercises() -> dict[str, CodeExercise]:
 
 def check_names(names: Sequence[str] | None) -> list[str]:
     """Return names of exercises, all of them for None; an unknown one is an error."""
-    every = list(code_exercises())
     for name in names or ():
-        if name not in every:
-            hint = nearest(name, every) or f"there are {', '.join(every)}"
-            raise NotFound(f"no code exercise is called {name[:60]!r}", hint=hint)
-    return list(dict.fromkeys(names)) if names else every
+        find_named(code_exercises(), name, f"no code exercise is called {name[:60]!r}", NotFound)
+    return list(dict.fromkeys(names or code_exercises()))
 
 
 def stub_file(names: Sequence[str] | None = None, name: str = "solution.py") -> str:

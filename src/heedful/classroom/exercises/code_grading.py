@@ -31,12 +31,10 @@ from heedful.classroom.exercises.code_exercises import (
 )
 from heedful.classroom.exercises.sandbox import FunctionRun, SandboxLimits, SolutionError, run_submission
 from heedful.classroom.exercises.sandbox_runner import Other
-from heedful.core.errors import InputError
-from heedful.core.files import missing_file
+from heedful.classroom.text_files import read_submission
 
 Verdict = Literal["right", "wrong", "unfinished", "missing"]
 MARKS: dict[Verdict, str] = {"right": "✓", "wrong": "✗", "unfinished": "·", "missing": "·"}
-MAX_SOURCE_BYTES = 1 << 20
 PROTECTION_NAMES = {
     "landlock": "Landlock (files)", "seccomp": "seccomp (programs, network, signals)",
     "limits": "limits of memory, time and file size", "hook": "Python's audit hook",
@@ -107,17 +105,7 @@ def grade_solution(
 ) -> SolutionGrade:  # fmt: skip
     """Grade the functions of a file, or some of them; without `inside` they are not put into a model."""
     path = Path(path)
-    if not path.is_file():
-        raise missing_file(path)
-    if path.stat().st_size > MAX_SOURCE_BYTES:
-        raise InputError(
-            f"{path} has {path.stat().st_size:,} bytes", hint="a solution is a few kilobytes of Python"
-        )
-    try:
-        source = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not text in UTF-8", hint="a solution is a file of Python") from None
-    return grade_source(source, names, name=path.name, inside=inside, limits=limits)
+    return grade_source(read_submission(path), names, name=path.name, inside=inside, limits=limits)
 
 
 def grade_source(

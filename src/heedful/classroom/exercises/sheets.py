@@ -13,7 +13,7 @@ from typing import Any
 
 from heedful.classroom.arithmetic.render import TEX, Style, formula_latex, formula_mathml, strip_quotes
 from heedful.classroom.exercises.number_exercises import NumberQuestion, Owner, Problem, new_problem
-from heedful.classroom.text_files import describe_yaml_error, fill_template
+from heedful.classroom.text_files import describe_yaml_error, fill_template, read_submission
 from heedful.core.errors import InputError
 from heedful.core.files import missing_file
 
@@ -146,7 +146,6 @@ SUFFIXES = {
 
 
 READ = (".txt", ".yaml", ".yml", ".json", ".csv")
-LARGEST_SHEET = 1_000_000  # bytes
 ANSWER = re.compile(r"\s*(\d+)\s*=(.*)")
 FIELDS = ("exercise", "seed", "digits", "class", "due")
 HEADER = re.compile(rf"\s*({'|'.join(FIELDS)})\s*:(.*)")
@@ -160,13 +159,7 @@ def read_sheet(path: Path, owner: Owner | None = None) -> tuple[Problem, dict[in
         raise InputError(
             f"{path} is not a filled sheet", hint=f"its name ends in {', '.join(READ)}, or in .py for code"
         )
-    if path.stat().st_size > LARGEST_SHEET:
-        raise InputError(f"{path} is too large for a sheet", hint="give the file that heed exercise wrote")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not text in UTF-8", hint="save it as UTF-8") from None
-    fields = parse_sheet(text, path.suffix.lower(), str(path))
+    fields = parse_sheet(read_submission(path), path.suffix.lower(), str(path))
     answers = fields.pop("answers", None)
     for name in ("exercise", "seed"):
         if is_blank(fields.get(name)):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from heedful.classroom.text_files import load_yaml
-from heedful.core.errors import ConfigError, NotFound, nearest
+from heedful.core.errors import ConfigError, NotFound, find_named
 from heedful.models import find_config
 from heedful.models.base import LM, Model
 from heedful.models.counting import parameter_count
@@ -73,11 +73,7 @@ class SizedSystem:
 
 def find_systems(names: Sequence[str], systems: Mapping[str, System] = SYSTEMS) -> list[System]:
     """Return the systems with these names; raise NotFound for an unknown one."""
-    for name in names:
-        if name not in systems:
-            hint = nearest(name, systems) or f"there are {', '.join(systems)}"
-            raise NotFound(f"no system is called {name!r}", hint=hint)
-    return [systems[name] for name in names]
+    return [find_named(systems, name, f"no system is called {name!r}", NotFound) for name in names]
 
 
 def size_system(system: System, parameters: int, *, vocab: int, layers: int, context: int) -> SizedSystem:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from heedful.classroom.studio.jobs import Ticket, Worker
-from heedful.core.errors import HeedfulError, InputError, NotFound, nearest
+from heedful.core.errors import HeedfulError, InputError, NotFound, find_named
 from heedful.models.base import Model
 from heedful.weights.adapters import adapter_base, has_adapter, merge
 from heedful.word2vec import Word2Vec
@@ -159,11 +159,7 @@ class ModelRegistry:
                     yield entry_at(f"{run}@{int(step)}", "run", str(path), path, run)
 
     def entry(self, id: str) -> Entry:
-        entries = self.entries()
-        if id in entries:
-            return entries[id]
-        close = nearest(id, entries) or f"there are {', '.join(list(entries)[:8]) or 'none'}"
-        raise ModelNotFound(f"no model {id[:80]!r} here", hint=close)
+        return find_named(self.entries(), id, f"no model {id[:80]!r} here", ModelNotFound)
 
     def get(self, id: str) -> LoadedModel:
         """A model, loaded if need be; a folder that has changed is loaded again."""

@@ -25,7 +25,7 @@ from heedful.classroom.studio import snippets
 from heedful.classroom.studio.features import FeatureSource
 from heedful.classroom.studio.jobs import Clients, run_while_connected
 from heedful.classroom.studio.model_registry import Entry, LoadedModel, ModelRegistry
-from heedful.core.errors import InputError, nearest
+from heedful.core.errors import InputError, find_named, nearest
 from heedful.interp.inputs import Input
 from heedful.interp.intervene.ablation import without
 from heedful.interp.observe.mixing import AttentionGroup
@@ -97,12 +97,8 @@ class Trace:
         return sum(value.nbytes for value in (*self.values.values(), self.output) if value is not None)
 
     def group(self, name: str) -> AttentionGroup:
-        for group in self.groups:
-            if group.name == name:
-                return group
-        names = [g.name for g in self.groups]
-        close = nearest(name, names) or f"there are {', '.join(names)}" if names else "it has no attention"
-        raise InputError(f"no group {name!r} in this trace", hint=close)
+        groups = {group.name: group for group in self.groups}
+        return find_named(groups, name, f"no group {name[:80]!r} in this trace")
 
     def value(self, loaded_model: LoadedModel, name: str) -> Tensor:
         """A value by its name, computed again if it was not kept."""

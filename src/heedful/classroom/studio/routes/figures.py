@@ -17,7 +17,7 @@ from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.responses import FigureFormat, figure_response
 from heedful.classroom.studio.routes.models import DEFAULTS
 from heedful.classroom.studio.traces import Here, Look, Seen, Studio
-from heedful.core.errors import HeedfulError, InputError, nearest
+from heedful.core.errors import HeedfulError, find_named
 from heedful.core.images import draw_text
 from heedful.decode.request import context_length
 from heedful.interp.learn.dictionary import strongest_features
@@ -61,10 +61,7 @@ def draw_figure(
 ) -> Response:
     """A figure of any kind as JSON, which the page draws; or as a file that Python writes."""
     trace, figures = look.trace, known_figures(studio, look.loaded_model)
-    if name not in figures:
-        hint = nearest(name, figures) or f"there are {', '.join(figures)}"
-        raise InputError(f"no figure {name[:80]!r} of {trace.entry.id}", hint=hint)
-    function = figures[name]
+    function = find_named(figures, name, f"no figure {name[:80]!r} of {trace.entry.id}")
     if studio.features is not None and "dictionary" in inspect.signature(function).parameters:
         return draw_features(studio.features, look, name, format, feature)
     takes = inspect.signature(function).parameters

@@ -16,7 +16,7 @@ from heedful.classroom.studio.curated_views import curated_views
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.responses import tensor_response
 from heedful.classroom.studio.traces import Here
-from heedful.core.errors import InputError, nearest
+from heedful.core.errors import find_named
 from heedful.interp.observe.mixing import NOTES, describe_positions, position_tensors
 from heedful.serve.json_response import Json
 from heedful.word2vec import Word2Vec
@@ -104,10 +104,8 @@ def position_tensor(
 ) -> Response:
     loaded_model = studio.registry.get(id)
     tables = loaded_model.run(lambda: position_tensors(loaded_model.sequence, length))
-    if name not in tables:
-        hint = nearest(name, tables) or f"there are {', '.join(tables) or 'none'}"
-        raise InputError(f"{id} has no table {name!r} of positions", hint=hint)
-    return tensor_response(tables[name], dtype)
+    table = find_named(tables, name, f"{id} has no table {name!r} of positions")
+    return tensor_response(table, dtype)
 
 
 # Views worth opening, of the models that are here.

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from heedful.classroom.studio.jobs import STREAM_HEADERS, event_bytes
 from heedful.classroom.studio.traces import Here
-from heedful.core.errors import CorruptFile, NotFound, nearest
+from heedful.core.errors import CorruptFile, NotFound, find_named
 from heedful.core.files import read_json
 from heedful.serve.json_response import Json
 from heedful.train.checkpoint import list_checkpoints
@@ -45,11 +45,7 @@ def _folders(root: Path) -> dict[str, Path]:
 
 
 def run_at(root: Path, id: str) -> Path:
-    runs = runs_in(root)
-    if id not in runs:
-        close = nearest(id, runs) or f"there are {', '.join(list(runs)[:8]) or 'none'}"
-        raise RunNotFound(f"no run {id[:80]!r} in {root}", hint=close)
-    return runs[id]
+    return find_named(runs_in(root), id, f"no run {id[:80]!r} in {root}", RunNotFound)
 
 
 def checkpoints(id: str, folder: Path) -> list[dict[str, Any]]:
@@ -168,13 +164,11 @@ def list_reports(studio: Here) -> Response:
 @router.get("/api/reports/{id}")
 def one_report(id: str, studio: Here) -> Response:
     """One report: its sentences, and each section's figure as the page draws it."""
-    reports = reports_in(studio.runs)
-    if id not in reports:
-        hint = nearest(id, reports) or f"there are {', '.join(list(reports)[:8]) or 'none'}"
-        raise RunNotFound(f"no report {id[:80]!r} in {studio.runs}", hint=hint)
-    report: dict[str, Any] = read_json(reports[id])
+    problem = f"no report {id[:80]!r} in {studio.runs}"
+    file = find_named(reports_in(studio.runs), id, problem, RunNotFound)
+    report: dict[str, Any] = read_json(file)
     if not isinstance(report.get("title"), str) or not isinstance(report.get("sections"), list):
-        raise CorruptFile(f"{reports[id]} is not a report", hint="run the comparison again")
-    example = EXAMPLE_REPORTS in reports[id].parents
-    path = None if example else str(reports[id].parent / "report.html")
+        raise CorruptFile(f"{file} is not a report", hint="run the comparison again")
+    example = EXAMPLE_REPORTS in file.parents
+    path = None if example else str(file.parent / "report.html")
     return Json(report | {"id": id, "path": path, "example": example})

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from heedful.core.errors import ARGUMENT, HeedfulError, InputError, MissingPackage, count_of
+from heedful.core.errors import (
+    ARGUMENT,
+    HeedfulError,
+    InputError,
+    MissingPackage,
+    NotFound,
+    count_of,
+    find_named,
+)
 from heedful.core.lazy import EXTRAS, import_optional
 
 SOURCES = Path(__file__).parents[2] / "src" / "heedful"
@@ -164,3 +172,15 @@ def test_an_error_travels_between_processes() -> None:
 )
 def test_a_count_agrees_with_its_noun_and_verb(given: tuple[int, str], text: str) -> None:
     assert count_of(*given) == text
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_or_with_all() -> None:
+    entries = {"attention": 1, "softmax": 2}
+    assert find_named(entries, "softmax", "no such exercise") == 2
+    for name, words in (("atention", "did you mean 'attention'"), ("xyz", "there are attention, softmax")):
+        with pytest.raises(NotFound, match="no such exercise") as error:
+            find_named(entries, name, "no such exercise", NotFound)
+        assert words in (error.value.hint or "")
+    with pytest.raises(InputError) as refusal:
+        find_named({}, "xyz", "no run")
+    assert refusal.value.hint == "there are none"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, dataclass_transform
 
 from heedful.core.errors import ConfigError, nearest
@@ -344,19 +346,30 @@ def same_keys(config: type[Config]) -> dict[str, str]:
     return {name: name for name in config.field_names() if name not in Config.field_names()[3:]}
 
 
+def inherit_names(
+    parent: Family, own_names: Sequence[Row] | Callable[[Any], Sequence[Row]], prefix: str, config: Config
+) -> list[Row]:
+    """Rows of a family's own, then those of its parent, in which `prefix` stands for the parent's."""
+    own = own_names(config) if callable(own_names) else own_names
+    inherited = parent.names(config) if callable(parent.names) else parent.names
+    renamed = lambda theirs: re.sub(rf"^{parent.prefix}\.", f"{prefix}.", theirs)
+    return [*own, *((renamed(theirs), *rest) for theirs, *rest in inherited)]
+
+
 def descend(
     parent: Family, name: str, config: type[Config] | None = None, *,
     presets: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, Any] | None = None,
     tiny: Mapping[str, Any] | None = None, keys: Mapping[str, str] | None = None,
     without: Iterable[str] = (), heads: Mapping[str, str] | Iterable[str] | None = None, gguf: str = "",
-    **changes: Any,
+    own_names: Sequence[Row] | Callable[[Any], Sequence[Row]] = (), **changes: Any,
 ) -> Family:  # fmt: skip
     """A family that differs from its parent by what is given here.
 
     Without `config` it has the parent's; `sizes` are other defaults of its fields. `presets` and `tiny` are
     values of them; the other values of `tiny` are the parent's. `keys` are published keys with another
     meaning than in the parent, and fields in `without` have none. Fields that the parent's config lacks have
-    the usual keys. `heads` without published classes may be a list of their
+    the usual keys. `own_names` stand before the parent's rows of names, which the family has under its own
+    `prefix`. `heads` without published classes may be a list of their
     kinds. `absent` and the fields of GGUF are never the parent's, but for the names in its files if it has a
     `gguf`: they depend on the published class and on what llama.cpp knows under that name.
     """
@@ -378,6 +391,9 @@ def descend(
         "gguf_keys": gguf_keys(gguf, config) if gguf else {}, "gguf_tensors": {}, "gguf_when": "",
         "gguf_write": None, "gguf_read": None, "absent": {},
     }  # fmt: skip
+    prefix = changes.get("prefix", parent.prefix)
+    if "names" not in changes and (own_names or prefix != parent.prefix):
+        made["names"] = partial(inherit_names, parent, own_names, prefix)
     if not gguf:
         made |= {"gguf_names": (), "gguf_head": "lm"}
     if heads is not None:

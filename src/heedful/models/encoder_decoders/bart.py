@@ -212,17 +212,18 @@ BART = declare(
     drop=("*encoder.version", "*decoder.version"), paper="Lewis et al. 2020, arXiv 1910.13461",
 )  # fmt: skip
 
-LED_ATTENTION = "led.encoder.layers.*.self_attn"
 LED = descend(
     BART, "led", LEDConfig, build=led, prefix="led", without=("windows", "first", "tied", "scale_embed"),
-    names=lambda c: [
-        (f"{LED_ATTENTION}.longformer_self_attn.{{query,key,value}}", "encoder.*.attn.{q,k,v}"),
+    own_names=[
         (
-            f"{LED_ATTENTION}.longformer_self_attn.{{query,key,value}}_global",
+            "led.encoder.layers.*.self_attn.longformer_self_attn.{query,key,value}",
+            "encoder.*.attn.{q,k,v}",
+        ),
+        (
+            "led.encoder.layers.*.self_attn.longformer_self_attn.{query,key,value}_global",
             "encoder.*.attn.{first_q,first_k,first_v}",
         ),
-        (f"{LED_ATTENTION}.output", "encoder.*.attn.o"), ("led.shared", "embed.token"),
-        *((theirs.replace("model.", "led."), *row) for theirs, *row in BART_NAMES),
+        ("led.encoder.layers.*.self_attn.output", "encoder.*.attn.o"),
     ],
     keys={
         "max_encoder_position_embeddings": "source_context", "max_decoder_position_embeddings": "context",
@@ -278,7 +279,7 @@ BLENDERBOT = descend(
 BLENDERBOT_SMALL = descend(
     BART, "blenderbot-small", build=blenderbot_small, require={},
     sizes=dict(vocab=54944, dim=512, layers=8, context=512, start_token=from_zero(1), labels=2),
-    names=lambda c: [("model.decoder.layernorm_embedding", "target_embed.widen"), *BART.rows(c)],
+    own_names=[("model.decoder.layernorm_embedding", "target_embed.widen")],
     presets={"blenderbot-90m": dict(scale_embed=True)}, model_types=("blenderbot-small",),
     heads={"lm": "BlenderbotSmallForConditionalGeneration", "none": "BlenderbotSmallModel"},
     usual=lambda c: {"pad_token_id": 0}, absent={"vocab_size": 50265},
@@ -288,11 +289,11 @@ BLENDERBOT_SMALL = descend(
 BIGBIRD_PEGASUS = descend(
     BART, "bigbird-pegasus", BigBirdPegasusConfig, without=("sparse",),
     build=lambda c: bart(c, reader=partial(block_attention, c), offset=0, embed_norm=False),
-    names=lambda c: [
+    own_names=[
         ("model.encoder.layers.*.self_attn.self.{query,key,value}", "encoder.*.attn.{q,k,v}"),
         ("model.encoder.layers.*.self_attn.output", "encoder.*.attn.o"),
         ("model.encoder.layernorm_embedding", "encoder.norm"),
-        ("model.decoder.layernorm_embedding", "decoder.norm"), *BART.rows(c),
+        ("model.decoder.layernorm_embedding", "decoder.norm"),
     ],
     keys={"block_size": "block", "num_random_blocks": "random", "use_bias": "bias"},
     presets={"bigbird-pegasus-large-arxiv": {}}, tiny=dict(block=1, random=1),

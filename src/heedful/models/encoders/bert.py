@@ -12,7 +12,6 @@ With head "lm" BERT, RoBERTa and their relatives are decoders (`is_decoder`): th
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal
 
 import torch.nn.functional as F
@@ -164,12 +163,12 @@ def out_names(stem: str, head: str, tied: bool) -> list[Row]:
     return rows[::-1] if tied else rows
 
 
-def bert_names(c: BertConfig, stem: str = "bert") -> list[Row]:
+def bert_names(c: BertConfig) -> list[Row]:
     words = "head.mlm" if c.head == "pretrain" else "head"
     return [
-        *backbone_names(stem),
-        (f"{stem}.pooler.dense", "head.pool.dense"),
-        (f"{stem}.pooler.dense", "head.next.pool.dense"),
+        *backbone_names("bert"),
+        ("bert.pooler.dense", "head.pool.dense"),
+        ("bert.pooler.dense", "head.next.pool.dense"),
         ("cls.predictions.transform.{dense,LayerNorm}", f"{words}.{{dense,norm}}"),
         *out_names("cls.predictions", words, c.tied),
         ("cls.seq_relationship", "head.next.next" if c.head == "pretrain" else "head.next"),
@@ -177,9 +176,9 @@ def bert_names(c: BertConfig, stem: str = "bert") -> list[Row]:
     ]
 
 
-def roberta_names(c: RobertaConfig, stem: str = "roberta") -> list[Row]:
+def roberta_names(c: RobertaConfig) -> list[Row]:
     return [
-        *backbone_names(stem),
+        *backbone_names("roberta"),
         ("lm_head.{dense,layer_norm}", "head.{dense,norm}"),
         *out_names("lm_head", "head", c.tied),
         ("classifier.{dense,out_proj}", "head.{pool.dense,label}"),
@@ -272,7 +271,7 @@ BERT = declare(
 )  # fmt: skip
 
 ERNIE = descend(
-    BERT, "ernie", names=partial(bert_names, stem="ernie"), prefix="ernie",
+    BERT, "ernie", prefix="ernie",
     presets={"ernie-2.0-base": dict(head="none"), "ernie-2.0-large": dict(**LARGE, head="none")},
     heads={kind: name.replace("Bert", "Ernie") for kind, name in BERT.heads.items()}
     | {"lm": "ErnieForCausalLM"},

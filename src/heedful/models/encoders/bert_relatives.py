@@ -54,13 +54,11 @@ from heedful.models.encoders.bert import (
     backbone_names,
     bert,
     bert_encoder,
-    bert_names,
     encoder_head,
     infer_bert,
     out_names,
     pretrain_head,
     roberta_head,
-    roberta_names,
 )
 from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.nn.ffn import activation
@@ -86,61 +84,33 @@ def rembert(c: RemBertConfig) -> LM:
     )
 
 
-def pre_norm_names(c: BertConfig) -> list[Row]:
-    layer = "bert.encoder.layer.*"
-    own: list[Row] = [
-        (f"{layer}.attention.ln", "blocks.*.attn_norm"), (f"{layer}.ln", "blocks.*.ffn_norm"),
-        ("bert.encoder.ln", "blocks.norm"),
-    ]  # fmt: skip
-    return [*own, *bert_names(c)]
-
-
-PRE_NORM_STEM = "roberta_prelayernorm"
-
-
-def pre_norm_roberta_names(c: RobertaConfig) -> list[Row]:
-    layer = f"{PRE_NORM_STEM}.encoder.layer.*"
-    own: list[Row] = [
-        (f"{layer}.{{attention,intermediate}}.LayerNorm", "blocks.*.{attn,ffn}_norm"),
-        (f"{PRE_NORM_STEM}.LayerNorm", "blocks.norm"),
-    ]  # fmt: skip
-    return [*own, *roberta_names(c, PRE_NORM_STEM)]
-
-
-def rembert_names(c: RemBertConfig) -> list[Row]:
-    own: list[Row] = [
-        ("rembert.encoder.embedding_hidden_mapping_in", "embed.project"),
-        ("cls.predictions.{dense,LayerNorm,decoder}", "head.{dense,norm,out}"),
-        ("rembert.pooler.dense", "head.pool.dense"), ("classifier", "head.label"), ("classifier", "head.tag"),
-    ]  # fmt: skip
-    return [*own, *backbone_names("rembert")]
-
-
 def bert_generation(c: RobertaConfig) -> LM:
     words = lambda: LMHead(c.dim, c.vocab, tied=c.tied, bias=True)
     return bert_encoder(c, choose_head(c.head, lm=words, none=NoHead))
 
 
-def xlm_roberta_xl_names(c: RobertaConfig) -> list[Row]:
-    layer = "roberta.encoder.layer.*"
-    own: list[Row] = [
-        (f"{layer}.attention.self_attn_layer_norm", "blocks.*.attn_norm"),
-        (f"{layer}.LayerNorm", "blocks.*.ffn_norm"), ("roberta.encoder.LayerNorm", "blocks.norm"),
-    ]  # fmt: skip
-    return [*own, *ROBERTA.rows(c)]
-
-
 MEGATRON_BERT = descend(
     BERT, "megatron-bert", sizes=dict(**LARGE, vocab=29056),
     build=partial(bert, order="pre", embed_norm=False),
-    names=pre_norm_names, presets={"megatron-bert-cased-345m": {}}, without=("pooler",),
+    own_names=[
+        ("bert.encoder.layer.*.attention.ln", "blocks.*.attn_norm"),
+        ("bert.encoder.layer.*.ln", "blocks.*.ffn_norm"), ("bert.encoder.ln", "blocks.norm"),
+    ],
+    presets={"megatron-bert-cased-345m": {}}, without=("pooler",),
     model_types=("megatron-bert",),
     heads={kind: f"Megatron{name}" for kind, name in BERT.heads.items()} | {"lm": "MegatronBertForCausalLM"},
     paper="Shoeybi et al. 2019, arXiv 1909.08053",
 )  # fmt: skip
 
 ROBERTA_PRE_NORM = descend(
-    ROBERTA, "roberta-prelayernorm", names=pre_norm_roberta_names, prefix=PRE_NORM_STEM,
+    ROBERTA, "roberta-prelayernorm", prefix="roberta_prelayernorm",
+    own_names=[
+        (
+            "roberta_prelayernorm.encoder.layer.*.{attention,intermediate}.LayerNorm",
+            "blocks.*.{attn,ffn}_norm",
+        ),
+        ("roberta_prelayernorm.LayerNorm", "blocks.norm"),
+    ],
     build=lambda c: bert_encoder(c, roberta_head(c), order="pre"), model_types=("roberta-prelayernorm",),
     presets={"efficient-mlm-m0.40": LARGE}, absent=ROBERTA.absent,
     heads={kind: name.replace("Roberta", "RobertaPreLayerNorm") for kind, name in ROBERTA.heads.items()},
@@ -148,7 +118,11 @@ ROBERTA_PRE_NORM = descend(
 )  # fmt: skip
 
 REMBERT = descend(
-    BERT, "rembert", RemBertConfig, build=rembert, names=rembert_names, prefix="rembert", objective="masked",
+    BERT, "rembert", RemBertConfig, build=rembert, prefix="rembert", objective="masked",
+    own_names=[
+        ("rembert.encoder.embedding_hidden_mapping_in", "embed.project"),
+        ("cls.predictions.{dense,LayerNorm,decoder}", "head.{dense,norm,out}"),
+    ],
     keys={"input_embedding_size": "table_dim", "output_embedding_size": "out_dim"},
     without=("pooler", "causal", "tied"), presets={"rembert": {}}, tiny=dict(table_dim=16, out_dim=24),
     heads=published_heads("RemBert", words="mlm"), infer=None,
@@ -158,14 +132,17 @@ REMBERT = descend(
 
 DATA2VEC_TEXT = descend(
     ROBERTA, "data2vec-text", prefix="data2vec_text", model_types=("data2vec-text",),
-    names=partial(roberta_names, stem="data2vec_text"),
     presets={"data2vec-text-base": dict(pooler=True)}, absent={**ROBERTA.absent, "vocab_size": 30522},
     heads={kind: name.replace("Roberta", "Data2VecText") for kind, name in ROBERTA.heads.items()},
     paper="Baevski et al. 2022, arXiv 2202.03555",
 )  # fmt: skip
 
 XLM_ROBERTA_XL = descend(
-    ROBERTA, "xlm-roberta-xl", names=xlm_roberta_xl_names,
+    ROBERTA, "xlm-roberta-xl", own_names=[
+        ("roberta.encoder.layer.*.attention.self_attn_layer_norm", "blocks.*.attn_norm"),
+        ("roberta.encoder.layer.*.LayerNorm", "blocks.*.ffn_norm"),
+        ("roberta.encoder.LayerNorm", "blocks.norm"),
+    ],
     sizes=dict(vocab=250880, dim=2560, layers=36, heads=32),
     build=lambda c: bert_encoder(c, roberta_head(c), order="pre", embed_norm=False),
     presets={"xlm-roberta-xl": {}, "xlm-roberta-xxl": dict(dim=4096, layers=48)},
@@ -292,18 +269,13 @@ class MPNetConfig(RobertaConfig, vocab=30527, types=from_zero(0)):
             raise ConfigError("types and offset are fixed in an mpnet", hint="build a roberta")
 
 
-def mpnet_names(c: MPNetConfig) -> list[Row]:
-    layer = "mpnet.encoder.layer.*.attention"
-    return [
-        (f"{layer}.attn.{{q,k,v,o}}", "blocks.*.attn.{q,k,v,o}"),
-        (f"{layer}.LayerNorm", "blocks.*.attn_norm"),
-        ("mpnet.encoder.relative_attention_bias", "blocks.bias.table"),
-        *roberta_names(c, "mpnet"),
-    ]
-
-
 MPNET = descend(
-    ROBERTA, "mpnet", MPNetConfig, names=mpnet_names, prefix="mpnet", without=("types", "causal"),
+    ROBERTA, "mpnet", MPNetConfig, prefix="mpnet", without=("types", "causal"),
+    own_names=[
+        ("mpnet.encoder.layer.*.attention.attn.{q,k,v,o}", "blocks.*.attn.{q,k,v,o}"),
+        ("mpnet.encoder.layer.*.attention.LayerNorm", "blocks.*.attn_norm"),
+        ("mpnet.encoder.relative_attention_bias", "blocks.bias.table"),
+    ],
     build=lambda c: bert_encoder(c, roberta_head(c), bias=BucketBias(c.heads, causal=False)),
     presets={"mpnet-base": {}, "all-mpnet-base-v2": dict(head="none")},
     heads=published_heads("MPNet", words="mlm"),

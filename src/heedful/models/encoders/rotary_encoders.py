@@ -35,7 +35,7 @@ from torch import nn
 from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived, from_zero
-from heedful.models.decoders.llama_lineage.llama import LLAMA, NAMES, LlamaConfig, llama
+from heedful.models.decoders.llama_lineage.llama import LLAMA, LlamaConfig, llama
 from heedful.models.encoders.bert import (
     BERT,
     KEYS,
@@ -316,9 +316,9 @@ MODERNBERT = declare(
 
 MODERNBERT_DECODER = descend(
     MODERNBERT, "modernbert-decoder", sizes=dict(head="lm"), build=partial(modernbert, causal=True),
-    names=[
+    own_names=[
         ("model.layers.*.attn.{q_proj,k_proj,v_proj}", "blocks.*.attn.{q,k,v}"),
-        ("lm_head.{dense,norm}", "head.{dense,norm}"), *MODERNBERT_NAMES,
+        ("lm_head.{dense,norm}", "head.{dense,norm}"),
     ],
     presets={"ettin-decoder-150m": {}}, without=("pooling",), model_types=("modernbert-decoder",),
     objective="next_token", heads={"lm": "ModernBertDecoderForCausalLM", "none": "ModernBertDecoderModel"},
@@ -335,14 +335,12 @@ def eurobert(c: LlamaConfig) -> LM:
     return llama(c, head=head, causal=False)
 
 
-OWN_NAMES: list[Row] = [("classifier", "head.tag"), *NAMES]
-
 EUROBERT = descend(
     LLAMA, "eurobert", sizes=dict(
         vocab=128256, dim=768, layers=12, heads=12, hidden=3072, context=8192, rope_base=250000.0,
         norm_eps=1e-5, head="mlm",
     ),
-    build=eurobert, names=OWN_NAMES, objective="masked",
+    build=eurobert, own_names=[("classifier", "head.tag")], objective="masked",
     presets={
         "eurobert-210m": {},
         "eurobert-610m": dict(dim=1152, layers=26, heads=18, kv_heads=6, hidden=4096),

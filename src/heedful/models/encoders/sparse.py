@@ -28,19 +28,16 @@ from heedful.models.encoders.bert import (
     BertConfig,
     RobertaConfig,
     bert_encoder,
-    bert_names,
     encoder_head,
     pretrain_head,
     read_offset,
     roberta_head,
-    roberta_names,
 )
 from heedful.models.family import descend, published_heads
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.attention.sparse import BlockSparseAttention, WindowedAttention
 from heedful.nn.ffn import activation
 from heedful.nn.head import Pooler
-from heedful.weights.names import Row
 
 
 def layer_windows(windows: tuple[int, ...], layers: int) -> tuple[int, ...]:
@@ -75,12 +72,6 @@ def longformer(c: LongformerConfig) -> LM:
     return bert_encoder(c, roberta_head(c), attn=partial(windowed_attention, c))
 
 
-def longformer_names(c: LongformerConfig) -> list[Row]:
-    theirs = "longformer.encoder.layer.*.attention.self.{query,key,value}_global"
-    own: Row = (theirs, "blocks.*.attn.{first_q,first_k,first_v}")
-    return [own, *roberta_names(c, "longformer")]
-
-
 def write_longformer(c: LongformerConfig) -> dict[str, Any]:
     assert ROBERTA.write is not None
     usual = int(c.head == "classify")
@@ -91,7 +82,11 @@ def write_longformer(c: LongformerConfig) -> dict[str, Any]:
 
 
 LONGFORMER = descend(
-    ROBERTA, "longformer", LongformerConfig, build=longformer, names=longformer_names, prefix="longformer",
+    ROBERTA, "longformer", LongformerConfig, build=longformer, prefix="longformer",
+    own_names=[(
+        "longformer.encoder.layer.*.attention.self.{query,key,value}_global",
+        "blocks.*.attn.{first_q,first_k,first_v}",
+    )],
     without=("windows", "first", "causal"),
     presets={"longformer-base-4096": {}, "longformer-large-4096": dict(dim=1024, layers=24, heads=16)},
     tiny=dict(windows=(4, 4)), heads=published_heads("Longformer", "span", words="mlm"), require={},
@@ -132,16 +127,12 @@ def big_bird(c: BigBirdConfig) -> LM:
     return bert_encoder(c, head, attn=attn, embed_scale=c.dim**0.5 if c.scale_embed else 1.0)
 
 
-def big_bird_names(c: BigBirdConfig) -> list[Row]:
-    own: list[Row] = [
+BIG_BIRD = descend(
+    BERT, "big-bird", BigBirdConfig, build=big_bird,
+    own_names=[
         ("bert.pooler", "head.kept.dense"), ("bert.pooler", "head.next.pool.dense"),
         ("classifier.{dense,out_proj}", "head.{pool.dense,label}"),
-    ]  # fmt: skip
-    return [*own, *bert_names(c)]
-
-
-BIG_BIRD = descend(
-    BERT, "big-bird", BigBirdConfig, build=big_bird, names=big_bird_names,
+    ],
     keys={
         **KEYS, "block_size": "block", "num_random_blocks": "random", "use_bias": "bias",
         "rescale_embeddings": "scale_embed",

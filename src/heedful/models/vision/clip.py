@@ -158,10 +158,6 @@ def vision_names(c: ClipVisionConfig, at: str = "") -> list[Row]:
     ]
 
 
-def clip_names(c: ClipConfig) -> list[Row]:
-    return [*text_names(c.text, "text."), *vision_names(c.vision, "image."), ("logit_scale", "head.scale")]
-
-
 def image_field(name: str) -> str:
     """The name in `ClipConfig` of a field of the image encoder."""
     return name if name in ("height", "channels", "patch") else f"image_{name}"
@@ -216,7 +212,10 @@ L14: dict[str, Any] = dict(
     dim=768, heads=12, project_dim=768, patch=14, image_dim=1024, image_layers=24, image_heads=16
 )
 CLIP = declare(
-    "clip", ClipConfig, clip, names=clip_names, keys={"projection_dim": "project_dim"},
+    "clip", ClipConfig, clip, names=lambda c: [
+        *text_names(c.text, "text."), *vision_names(c.vision, "image."), ("logit_scale", "head.scale")
+    ],
+    keys={"projection_dim": "project_dim"},
     without=[name for name in ClipConfig.field_names() if name != "project_dim"],
     presets={
         "clip-vit-base-patch32": {}, "clip-vit-base-patch16": B16, "clip-vit-large-patch14": L14,

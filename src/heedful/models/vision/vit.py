@@ -104,7 +104,7 @@ VIT = declare(
 )  # fmt: skip
 
 DEIT = descend(
-    VIT, "deit", sizes=dict(first=2), names=lambda c: vit_names(c, "deit"), prefix="deit",
+    VIT, "deit", sizes=dict(first=2), prefix="deit",
     presets={"deit-tiny-patch16-224": dict(dim=192, heads=3, labels=1000)}, without=("first",),
     heads={"classify": "DeiTForImageClassification", "none": "DeiTModel"},
     paper="Touvron et al. 2021, arXiv 2012.12877",

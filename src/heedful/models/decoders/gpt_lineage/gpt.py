@@ -185,22 +185,6 @@ def bigcode(c: BigCodeConfig) -> LM:
     return gpt2(c, lambda i: gpt_attention(c, kv_heads=c.kv_heads, scale=scale))
 
 
-GPT_NEO_NAMES: list[Row] = [
-    ("transformer.h.*.attn.attention.{q,k,v,out}_proj", "blocks.*.attn.{q,k,v,o}"),
-    ("transformer.h.*.mlp.{c_fc,c_proj}", "blocks.*.ffn.{up,down}"),
-    *GPT2_NAMES,
-]
-
-
-def bigcode_names(c: BigCodeConfig) -> list[Row]:
-    """Return the names: keys and values are fused head by head, or follow the queries if heads share them."""
-    fused = Fused() if c.kv_heads == 1 else PerHead(c.heads)
-    return [
-        ("transformer.h.*.attn.c_attn", QKV, fused), ("transformer.h.*.attn.c_proj", "blocks.*.attn.o"),
-        *GPT_NEO_NAMES[1:],
-    ]  # fmt: skip
-
-
 def read_gpt_neo(hf_config: dict[str, Any]) -> dict[str, Any]:
     """`attention_types` lists pairs: kinds of layers, and how often they are repeated."""
     kinds = [kind for group, times in hf_config["attention_types"] for kind in group * times]
@@ -213,7 +197,10 @@ def write_gpt_neo(c: GPTNeoConfig) -> dict[str, Any]:
 
 
 GPT_NEO = descend(
-    GPT2, "gpt-neo", GPTNeoConfig, build=gpt_neo, names=GPT_NEO_NAMES,
+    GPT2, "gpt-neo", GPTNeoConfig, build=gpt_neo, own_names=[
+        ("transformer.h.*.attn.attention.{q,k,v,out}_proj", "blocks.*.attn.{q,k,v,o}"),
+        ("transformer.h.*.mlp.{c_fc,c_proj}", "blocks.*.ffn.{up,down}"),
+    ],
     without=("near", "scaled_by_layer", "scaled"),
     presets={
         "gpt-neo-125m": dict(dim=768, layers=12, heads=12), "gpt-neo-1.3b": {},
@@ -231,7 +218,12 @@ GPT_NEO = descend(
 )  # fmt: skip
 
 BIGCODE = descend(
-    GPT2, "gpt-bigcode", BigCodeConfig, build=bigcode, names=bigcode_names,
+    GPT2, "gpt-bigcode", BigCodeConfig, build=bigcode, own_names=lambda c: [
+        # Keys and values are fused head by head, or follow the queries if heads share them.
+        ("transformer.h.*.attn.c_attn", QKV, Fused() if c.kv_heads == 1 else PerHead(c.heads)),
+        ("transformer.h.*.attn.c_proj", "blocks.*.attn.o"),
+        ("transformer.h.*.mlp.{c_fc,c_proj}", "blocks.*.ffn.{up,down}"),
+    ],
     without=("kv_heads", "scaled_by_layer"),
     presets={
         "starcoder": {}, "starcoderbase-1b": dict(dim=2048, layers=24, heads=16),

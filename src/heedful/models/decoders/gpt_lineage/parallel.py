@@ -118,12 +118,12 @@ def gptj_names(c: GPTJConfig) -> list[Row]:
     ]
 
 
-def codegen_names(c: CodeGenConfig) -> list[Row]:
+def codegen_rows(c: CodeGenConfig) -> list[Row]:
     """Each of the parts that its matrices were trained in has queries, values and keys of its heads."""
     pairs = Pairs(c.heads, c.rope_dim, first=True)
     fused = Each(PerHead(PARTS), (pairs, SAME, pairs))
     qvk = ("blocks.*.attn.q", "blocks.*.attn.v", "blocks.*.attn.k")
-    return [("transformer.h.*.attn.qkv_proj", qvk, fused), *gptj_names(c)]
+    return [("transformer.h.*.attn.qkv_proj", qvk, fused)]
 
 
 GPTJ = declare(
@@ -136,7 +136,7 @@ GPTJ = declare(
 )  # fmt: skip
 
 CODEGEN = descend(
-    GPTJ, "codegen", CodeGenConfig, names=codegen_names,
+    GPTJ, "codegen", CodeGenConfig, own_names=codegen_rows,
     presets={
         "codegen-350m": {}, "codegen-2b": dict(dim=2560, layers=32, heads=32, rope_dim=64),
         "codegen-6b": dict(dim=4096, layers=33, rope_dim=64),

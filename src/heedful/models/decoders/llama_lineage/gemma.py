@@ -84,14 +84,6 @@ def gemma3(c: Gemma3Config) -> LM:
     )  # fmt: skip
 
 
-GEMMA2_NAMES: list[Row] = [
-    ("model.layers.*.{pre,post}_feedforward_layernorm", "blocks.*.ffn_{norm,post_norm}"),
-    ("model.layers.*.post_attention_layernorm", "blocks.*.attn_post_norm"),
-    ("model.layers.*.self_attn.{q,k}_norm", "blocks.*.attn.{q,k}_norm"),
-    *NAMES,
-]
-
-
 def read_gemma(hf_config: dict[str, Any]) -> dict[str, Any]:
     """What early releases call gelu is its approximation by tanh."""
     act = hf_config.get("hidden_activation") or hf_config.get("hidden_act", "gelu")
@@ -119,7 +111,11 @@ GEMMA = descend(
 )  # fmt: skip
 
 GEMMA2 = descend(
-    GEMMA, "gemma2", Gemma2Config, build=gemma2, names=GEMMA2_NAMES,
+    GEMMA, "gemma2", Gemma2Config, build=gemma2, own_names=[
+        ("model.layers.*.{pre,post}_feedforward_layernorm", "blocks.*.ffn_{norm,post_norm}"),
+        ("model.layers.*.post_attention_layernorm", "blocks.*.attn_post_norm"),
+        ("model.layers.*.self_attn.{q,k}_norm", "blocks.*.attn.{q,k}_norm"),
+    ],
     keys=dict(
         hidden_activation="act", query_pre_attn_scalar="score_dim", attn_logit_softcapping="softcap",
         final_logit_softcapping="logit_softcap",

@@ -210,19 +210,15 @@ def softmax_moe(c: Any, shared: Part | None = None) -> MoE:
     return MoE(router, Experts(c.experts, c.dim, hidden, activation(c.act)), shared)
 
 
-MIXTRAL_NAMES: list[Row] = [
-    ("model.layers.*.block_sparse_moe.gate", "blocks.*.ffn.router.score"),
-    (
-        "model.layers.*.block_sparse_moe.experts.*.{w1,w3,w2}.weight",
-        "blocks.*.ffn.experts.{gate,up,down}",
-        Stacked(),
-    ),
-    *NAMES,
-]
-
-
 MIXTRAL = descend(
-    MISTRAL, "mixtral", MixtralConfig, names=MIXTRAL_NAMES,
+    MISTRAL, "mixtral", MixtralConfig,
+    own_names=[
+        ("model.layers.*.block_sparse_moe.gate", "blocks.*.ffn.router.score"),
+        (
+            "model.layers.*.block_sparse_moe.experts.*.{w1,w3,w2}.weight",
+            "blocks.*.ffn.experts.{gate,up,down}", Stacked(),
+        ),
+    ],
     build=lambda c: llama(c, ffn=lambda i: softmax_moe(c)),
     keys={"num_local_experts": "experts", "num_experts_per_tok": "active"},
     presets={

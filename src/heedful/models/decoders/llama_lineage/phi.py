@@ -63,13 +63,6 @@ def phi(c: PartialRotaryConfig) -> LM:
     return llama(c, attn=attn, ffn=ffn, norm=norm, block=block, bias=True)
 
 
-PHI_NAMES: list[Row] = [
-    ("model.layers.*.self_attn.dense", "blocks.*.attn.o"),
-    ("model.layers.*.mlp.{fc1,fc2}", "blocks.*.ffn.{up,down}"),
-    ("model.layers.*.input_layernorm", "blocks.*.norm"),
-    ("model.final_layernorm", "blocks.norm"),
-    *NAMES,
-]
 GATE_UP = ("blocks.*.ffn.gate", "blocks.*.ffn.up")
 PHI3_NAMES: list[Row] = [
     ("model.layers.*.self_attn.qkv_proj", QKV, Fused()),
@@ -102,7 +95,13 @@ PHI = descend(
     LLAMA, "phi", PartialRotaryConfig, sizes=dict(
         vocab=51200, dim=2048, layers=24, hidden=derived(lambda c: 4 * c.dim), act="gelu_new", norm_eps=1e-5
     ),
-    build=phi, names=PHI_NAMES, keys=dict(layer_norm_eps="norm_eps", **DROPOUT),
+    build=phi,
+    own_names=[
+        ("model.layers.*.self_attn.dense", "blocks.*.attn.o"),
+        ("model.layers.*.mlp.{fc1,fc2}", "blocks.*.ffn.{up,down}"),
+        ("model.layers.*.input_layernorm", "blocks.*.norm"), ("model.final_layernorm", "blocks.norm"),
+    ],
+    keys=dict(layer_norm_eps="norm_eps", **DROPOUT),
     presets={"phi-1": {}, "phi-1.5": {}, "phi-2": dict(dim=2560, layers=32, rope_dim=32)},
     heads=published_heads("Phi", "span"), require={"qk_layernorm": (False,)},
     absent={

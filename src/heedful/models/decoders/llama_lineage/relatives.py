@@ -48,7 +48,6 @@ from heedful.models.decoders.llama_lineage.gemma import sandwich
 from heedful.models.decoders.llama_lineage.llama import (
     LLAMA,
     MISTRAL,
-    NAMES,
     DecoderConfig,
     LlamaConfig,
     MistralConfig,
@@ -206,7 +205,7 @@ SEED_OSS = descend(
 )  # fmt: skip
 
 GRANITE = descend(
-    LLAMA, "granite", GraniteConfig, build=granite, names=LLAMA.names,
+    LLAMA, "granite", GraniteConfig, build=granite,
     keys=dict(
         embedding_multiplier="embed_scale", attention_multiplier="score_scale",
         residual_multiplier="residual_scale", logits_scaling="logit_divisor",
@@ -231,10 +230,7 @@ GRANITE = descend(
 
 HYPERCLOVAX = descend(
     GRANITE, "hyperclovax", HyperCLOVAXConfig, build=hyperclova,
-    names=lambda c: [
-        ("model.layers.*.{post_norm1,post_norm2}", "blocks.*.{attn_post_norm,ffn_post_norm}"),
-        *LLAMA.rows(c),
-    ],
+    own_names=[("model.layers.*.{post_norm1,post_norm2}", "blocks.*.{attn_post_norm,ffn_post_norm}")],
     keys=dict(logits_scaling="logit_scale", use_post_norm="post_norm"), presets={},
     tiny=dict(embed_scale=3.0, score_scale=0.5, residual_scale=0.25, logit_scale=0.5),
     heads={"lm": "HyperCLOVAXForCausalLM", "none": "HyperCLOVAXModel"},
@@ -260,19 +256,9 @@ NEMOTRON = descend(
 )  # fmt: skip
 
 
-def persimmon_names(c: PersimmonConfig) -> list[Row]:
-    attn, mlp = "model.layers.*.self_attn", "model.layers.*.mlp"
-    return [
-        (f"{attn}.query_key_value", QKV, PerHead(c.heads)), (f"{attn}.dense", "blocks.*.attn.o"),
-        (f"{attn}.{{q,k}}_layernorm", "blocks.*.attn.{q,k}_norm"),
-        (f"{mlp}.{{dense_h_to_4h,dense_4h_to_h}}", "blocks.*.ffn.{up,down}"),
-        ("model.final_layernorm", "blocks.norm"), *NAMES,
-    ]  # fmt: skip
-
-
 HELIUM = descend(
     LLAMA, "helium", HeliumConfig, without=("out_bias",),
-    names=lambda c: [*paired_rows(c, "model.layers.*.self_attn.{}_proj"), *NAMES],
+    own_names=lambda c: paired_rows(c, "model.layers.*.self_attn.{}_proj"),
     presets={"helium-1-preview-2b": {}}, heads=published_heads("Helium", "span"), usual=no_token_ids,
     absent={"head_dim": 128, "num_key_value_heads": 20, "rope_theta": 100000.0},
     paper="Kyutai 2025, Helium 1",
@@ -282,7 +268,7 @@ ERNIE_4_5 = descend(
     build=lambda c: llama(
         c, ffn=lambda i: GatedMLP(c.dim, c.hidden, activation(c.act), bias=c.bias)
     ),
-    names=lambda c: [*paired_rows(c, "model.layers.*.self_attn.{}_proj"), *NAMES],
+    own_names=lambda c: paired_rows(c, "model.layers.*.self_attn.{}_proj"),
     heads={"lm": "Ernie4_5ForCausalLM", "none": "Ernie4_5Model"}, absent={"rope_theta": 500000.0},
     paper="Baidu 2025, ERNIE 4.5",
 )  # fmt: skip
@@ -305,7 +291,13 @@ CWM = descend(
     paper="FAIR CodeGen Team 2025, arXiv 2510.02387",
 )  # fmt: skip
 PERSIMMON = descend(
-    LLAMA, "persimmon", PersimmonConfig, build=persimmon, names=persimmon_names,
+    LLAMA, "persimmon", PersimmonConfig, build=persimmon, own_names=lambda c: [
+        ("model.layers.*.self_attn.query_key_value", QKV, PerHead(c.heads)),
+        ("model.layers.*.self_attn.dense", "blocks.*.attn.o"),
+        ("model.layers.*.self_attn.{q,k}_layernorm", "blocks.*.attn.{q,k}_norm"),
+        ("model.layers.*.mlp.{dense_h_to_4h,dense_4h_to_h}", "blocks.*.ffn.{up,down}"),
+        ("model.final_layernorm", "blocks.norm"),
+    ],
     without=("kv_heads", "head_dim"),
     keys=dict(
         layer_norm_eps="norm_eps", qk_layernorm="qk_norm", hidden_dropout="dropout",
@@ -337,7 +329,7 @@ def starcoder2(c: StarCoder2Config) -> LM:
 
 STARCODER2 = descend(
     LLAMA, "starcoder2", StarCoder2Config, build=starcoder2,
-    names=[("model.layers.*.mlp.{c_fc,c_proj}", "blocks.*.ffn.{up,down}"), *NAMES],
+    own_names=[("model.layers.*.mlp.{c_fc,c_proj}", "blocks.*.ffn.{up,down}")],
     keys=dict(
         norm_epsilon="norm_eps", use_bias="bias", attention_dropout="dropout", residual_dropout="dropout"
     ),
@@ -382,19 +374,15 @@ def stablelm(c: StableLMConfig) -> LM:
     return llama(c, attn=attn, norm=lambda: LayerNorm(c.dim, c.norm_eps), block=block)
 
 
-OWN_NAMES: list[Row] = [
-    (
-        "model.layers.*.self_attn.{q,k}_layernorm.norms.*.weight",
-        "blocks.*.attn.{q,k}_norm.weight",
-        Stacked(),
-    ),
-    ("model.layers.*.input_layernorm", "blocks.*.norm"),
-    *NAMES,
-]
-
-
 STABLELM = descend(
-    LLAMA, "stablelm", StableLMConfig, build=stablelm, names=OWN_NAMES,
+    LLAMA, "stablelm", StableLMConfig, build=stablelm,
+    own_names=[
+        (
+            "model.layers.*.self_attn.{q,k}_layernorm.norms.*.weight", "blocks.*.attn.{q,k}_norm.weight",
+            Stacked(),
+        ),
+        ("model.layers.*.input_layernorm", "blocks.*.norm"),
+    ],
     without=("head_dim",), keys=dict(
         layer_norm_eps="norm_eps", use_qkv_bias="bias", qk_layernorm="qk_norm",
         use_parallel_residual="parallel", attention_dropout="dropout", hidden_dropout="dropout",
@@ -446,14 +434,12 @@ def cohere(c: CohereConfig) -> LM:
     return llama(c, attn=attn, norm=norm, block=ParallelBlock, scale=c.logit_scale)
 
 
-def cohere_names(c: CohereConfig) -> list[Row]:
-    rows: list[Row] = [("model.layers.*.input_layernorm", "blocks.*.norm"), *NAMES]
-    stem = "model.layers.*.self_attn."
-    return [*paired_rows(c, stem + "{}_proj"), *paired_rows(c, stem + "{}_norm", "_norm"), *rows]
-
-
 COHERE = descend(
-    LLAMA, "cohere", CohereConfig, build=cohere, names=cohere_names,
+    LLAMA, "cohere", CohereConfig, build=cohere, own_names=lambda c: [
+        *paired_rows(c, "model.layers.*.self_attn.{}_proj"),
+        *paired_rows(c, "model.layers.*.self_attn.{}_norm", "_norm"),
+        ("model.layers.*.input_layernorm", "blocks.*.norm"),
+    ],
     keys=dict(layer_norm_eps="norm_eps", use_qk_norm="qk_norm", logit_scale="logit_scale"),
     without=("head_dim",),
     presets={
@@ -504,11 +490,6 @@ def glm_rows(c: GLMConfig, queries: str, gate_up: str, rows: list[Row]) -> list[
     return [*turned, (gate_up, GATE_UP, Fused()), *rows]
 
 
-def glm_names(c: GLMConfig) -> list[Row]:
-    own: Row = ("model.layers.*.post_{self_attn,mlp}_layernorm", "blocks.*.{attn,ffn}_post_norm")
-    return glm_rows(c, "model.layers.*.self_attn.{}_proj", "model.layers.*.mlp.gate_up_proj", [own, *NAMES])
-
-
 COMMON: dict[str, Any] = dict(
     without=("out_bias",), usual=no_token_ids,
     gguf_names=lambda c: glm_rows(c, "blk.*.attn_{}", "blk.*.ffn_up", ROWS),
@@ -516,7 +497,11 @@ COMMON: dict[str, Any] = dict(
 )  # fmt: skip
 
 GLM = descend(
-    LLAMA, "glm", GLMConfig, names=glm_names, presets={"glm-4-9b": {}},
+    LLAMA, "glm", GLMConfig, own_names=lambda c: glm_rows(
+        c, "model.layers.*.self_attn.{}_proj", "model.layers.*.mlp.gate_up_proj",
+        [("model.layers.*.post_{self_attn,mlp}_layernorm", "blocks.*.{attn,ffn}_post_norm")],
+    ),
+    presets={"glm-4-9b": {}},
     tiny=dict(head_dim=8, kv_heads=2), heads=published_heads("Glm", "span"),
     absent={"partial_rotary_factor": 0.5, "head_dim": 128}, gguf="chatglm",
     paper="GLM Team 2024, arXiv 2406.12793", **COMMON,

@@ -243,7 +243,7 @@ class Family:
     def rows(self, config: Config) -> Sequence[Row]:
         """The table of names for a model of this config."""
         rows = self.names(config) if callable(self.names) else self.names
-        return [*rows, ("head.linear", "head.linear")] if config.classifier_pooling else rows
+        return [*rows, HEAD_NAMES]
 
     def gguf_rows(self, config: Config) -> Sequence[Row]:
         """The table of names in GGUF files."""
@@ -344,6 +344,9 @@ def same_names(*names: str) -> list[tuple[str, str]]:
 def same_keys(config: type[Config]) -> dict[str, str]:
     """The keys of a config.json that no other program writes: the names of the fields."""
     return {name: name for name in config.field_names() if name not in Config.field_names()[3:]}
+
+
+HEAD_NAMES: Row = ("head.{linear,label,tag,span}",) * 2  # of a head that no published class has
 
 
 def inherit_names(

@@ -382,8 +382,7 @@ def config_to(family: Family, config: Config, hf_config: dict[str, Any]) -> dict
 # What a published config says, looked at before it is believed: kinds of values, sizes against the weights.
 #
 # Kinds come from the fields of the family's config (`Config.check_field`); what only `read` looks at, from
-# the
-# family's `reads`; and what is the same for all families stands here.
+# the family's `reads`; and what is the same for all families stands here.
 
 
 GENERATION = "generation_config.json"  # the rules of decoding that a model comes with
@@ -399,15 +398,11 @@ COMMON = {
     "rope_local_base_freq": "float",
 }  # fmt: skip
 ROPE = {
-    **{
-        theirs: str(f.type)
-        for made, keys in SCALINGS.values()
-        for theirs, ours in keys.items()
-        for f in fields(made)
-        if f.name == ours
-    },
-    "rope_theta": "float", "rope_type": "str", "type": "str", "partial_rotary_factor": "float",
-    "short_mscale": "float", "long_mscale": "float",
+    "rope_theta": "float", "rope_type": "str", "type": "str", "factor": "float", "truncate": "bool",
+    "original_max_position_embeddings": "int", "low_freq_factor": "float", "high_freq_factor": "float",
+    "beta_fast": "float", "beta_slow": "float", "mscale": "float", "mscale_all_dim": "float",
+    "attention_factor": "float", "partial_rotary_factor": "float", "short_factor": "tuple[float, ...]",
+    "long_factor": "tuple[float, ...]", "short_mscale": "float", "long_mscale": "float",
 }  # fmt: skip
 QUANTIZATION = {"kind": "str", "group": "int", "tables": "bool", "fields": "dict"}
 DEQUANTISED = "fetch the bfloat16 copy that it was made from"

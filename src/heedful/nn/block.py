@@ -17,9 +17,14 @@ MakeNorm = Callable[[], nn.Module]
 
 
 class NamedParts(Part):
-    """Parts under the names they were given by keyword, each with its state."""
+    """Parts under the names they were given by keyword, each with its norm and its state."""
 
-    names: tuple[str, ...]
+    def __init__(self, norm: MakeNorm, dropout: float = 0.0, **parts: Part) -> None:
+        super().__init__()
+        self.dropout, self.names = dropout, tuple(parts)
+        for name, part in parts.items():
+            self.add_module(name, part)
+            self.add_module(self.norm_name(name), norm())
 
     def part(self, name: str) -> Part:
         """The part called `name`."""
@@ -31,6 +36,12 @@ class NamedParts(Part):
     def norm_name(self, name: str) -> str:
         """Return the name of the norm of the part called `name`."""
         return f"{name}_norm"
+
+    def _run(self, name: str, x: Tensor, ctx: Context, state: PartState | None) -> Tensor:
+        """Return what the part called `name` adds."""
+        here = ctx.at(name)
+        added = self.part(name)(x, here, child(state, name))
+        return here.see("output", F.dropout(added, self.dropout, self.training))
 
 
 class Block(NamedParts):
@@ -45,11 +56,8 @@ class Block(NamedParts):
     def __init__(
         self, norm: MakeNorm, order: Literal["pre", "post"] = "pre", dropout: float = 0.0, **parts: Part
     ) -> None:
-        super().__init__()
-        self.order, self.dropout, self.names = order, dropout, tuple(parts)
-        for name, part in parts.items():
-            self.add_module(name, part)
-            self.add_module(self.norm_name(name), norm())
+        super().__init__(norm, dropout, **parts)
+        self.order = order
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         x = ctx.see("input", x)
@@ -61,12 +69,6 @@ class Block(NamedParts):
                 x = show_norm(norm, x + self._run(name, x, ctx, state), at_norm)
             x = x if name == self.names[-1] else ctx.see(f"after_{name}", x)
         return ctx.see("output", x)
-
-    def _run(self, name: str, x: Tensor, ctx: Context, state: PartState | None) -> Tensor:
-        """Return what the part called `name` adds."""
-        here = ctx.at(name)
-        added = self.part(name)(x, here, child(state, name))
-        return here.see("output", F.dropout(added, self.dropout, self.training))
 
 
 class SandwichBlock(Block):
@@ -96,20 +98,11 @@ class NormedResidualBlock(NamedParts):
     what earlier layers added cannot be followed through the sum.
     """
 
-    def __init__(self, norm: MakeNorm, dropout: float = 0.0, **parts: Part) -> None:
-        super().__init__()
-        self.dropout, self.names = dropout, tuple(parts)
-        for name, part in parts.items():
-            self.add_module(name, part)
-            self.add_module(self.norm_name(name), norm())
-
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         x = ctx.see("input", x)
         for name in self.names:
             x = show_norm(getattr(self, self.norm_name(name)), x, ctx.at(self.norm_name(name)))
-            here = ctx.at(name)
-            added = self.part(name)(x, here, child(state, name))
-            x = x + here.see("output", F.dropout(added, self.dropout, self.training))
+            x = x + self._run(name, x, ctx, state)
             x = x if name == self.names[-1] else ctx.see(f"after_{name}", x)
         return ctx.see("output", x)
 
@@ -124,8 +117,8 @@ class ParallelBlock(NamedParts):
     def __init__(
         self, norm: MakeNorm, dropout: float = 0.0, *, separate: bool = False, **parts: Part
     ) -> None:
-        super().__init__()
-        self.names, self.dropout, self.separate = tuple(parts), dropout, separate
+        super().__init__(norm, dropout)
+        self.names, self.separate = tuple(parts), separate
         for name in self.norm_names:
             self.add_module(name, norm())
         for name, part in parts.items():
@@ -143,9 +136,7 @@ class ParallelBlock(NamedParts):
         x = ctx.see("input", x)
         normed = {name: show_norm(getattr(self, name), x, ctx.at(name)) for name in self.norm_names}
         for name in self.names:
-            here = ctx.at(name)
-            out = self.part(name)(normed[self.norm_name(name)], here, child(state, name))
-            x = x + here.see("output", F.dropout(out, self.dropout, self.training))
+            x = x + self._run(name, normed[self.norm_name(name)], ctx, state)
         return ctx.see("output", x)
 
 

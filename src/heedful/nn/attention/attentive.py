@@ -1,7 +1,8 @@
 """Attention before 2017: decoders that look at a memory at every step, and bridges from an encoder's state.
 
 A score e(q, m_j) compares a decoder's state q with each vector m_j of a memory. It is a class with two
-methods: `keys` is what can be computed once per source, `forward` what a step adds.
+methods: `keys` is what can be computed once per source, `forward` what a step adds. Scores that are products
+of the query and a key differ by their keys alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from heedful.nn.state import RecurrentState, StatefulPart, StateGroup, child, re
 
 
 class Score(nn.Module):
-    """e_j = score(q, keys_j), keys = score.keys(memory)"""
+    """e_j = qᵀ keys_j unless a score says otherwise, keys = score.keys(memory)"""
 
     def __init__(self, query_dim: int, memory_dim: int, dim: int) -> None:
         super().__init__()
@@ -26,11 +27,11 @@ class Score(nn.Module):
 
     def keys(self, memory: Tensor) -> Tensor:
         """The part of the score that the memory (B, S, M) gives alone."""
-        raise NotImplementedError
+        return memory
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """(B, S) from a query (B, Q) and the keys of the memory."""
-        raise NotImplementedError
+        return torch.einsum("bq,bsq->bs", query, keys)
 
 
 class Additive(Score):
@@ -62,12 +63,6 @@ class Dot(Score):
                 hint="use the general score",
             )
 
-    def keys(self, memory: Tensor) -> Tensor:
-        return memory
-
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        return torch.einsum("bq,bsq->bs", query, keys)
-
 
 class General(Score):
     """e_j = qᵀ W m_j   (Luong et al. 2015, eq. 8, general)"""
@@ -79,9 +74,6 @@ class General(Score):
     def keys(self, memory: Tensor) -> Tensor:
         out: Tensor = self.k(memory)  # (B, S, Q)
         return out
-
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        return torch.einsum("bq,bsq->bs", query, keys)
 
 
 class Concat(Score):

@@ -96,13 +96,6 @@ class NemotronConfig(
     ffn_bias: bool = False
 
 
-class HeliumConfig(
-    LlamaConfig, vocab=48000, dim=2560, layers=24, heads=20, hidden=7040, context=4096, rope_base=100000.0,
-    norm_eps=1e-8,
-):  # fmt: skip
-    out_bias: bool = False
-
-
 class Ernie45Config(
     DecoderConfig, vocab=103424, dim=1024, layers=18, heads=16, kv_heads=2, head_dim=128, hidden=3072,
     context=131072, rope_base=500000.0, norm_eps=1e-5, tied=True,
@@ -116,17 +109,6 @@ class HyperCLOVAXConfig(LlamaConfig):
     residual_scale: float = 1.0  # of what a part adds
     logit_scale: float = 1.0
     post_norm: bool = True
-
-
-CWM_SCALING = Llama3Scaling(16.0)
-
-
-class CWMConfig(
-    MistralConfig, vocab=128256, dim=6144, layers=64, heads=48, kv_heads=8, head_dim=128, hidden=21504,
-    context=131072, rope_base=1000000.0, rope_scaling=CWM_SCALING, norm_eps=1e-5,
-):  # fmt: skip
-    window: int = 8192  # how far a position sees in the layers that `local` lists
-    local: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if i % 4))
 
 
 class PersimmonConfig(
@@ -257,7 +239,11 @@ NEMOTRON = descend(
 
 
 HELIUM = descend(
-    LLAMA, "helium", HeliumConfig, without=("out_bias",),
+    LLAMA, "helium", sizes=dict(
+        vocab=48000, dim=2560, layers=24, heads=20, hidden=7040, context=4096, rope_base=100000.0,
+        norm_eps=1e-8,
+    ),
+    build=lambda c: llama(c, attn=partial(llama_attention, c, out_bias=False)),
     own_names=lambda c: paired_rows(c, "model.layers.*.self_attn.{}_proj"),
     presets={"helium-1-preview-2b": {}}, heads=published_heads("Helium", "span"), usual=no_token_ids,
     absent={"head_dim": 128, "num_key_value_heads": 20, "rope_theta": 100000.0},
@@ -282,7 +268,12 @@ JAIS2 = descend(
     heads={"lm": "Jais2ForCausalLM", "none": "Jais2Model"}, paper="Inception 2025, Jais 2",
 )  # fmt: skip
 CWM = descend(
-    MISTRAL, "cwm", CWMConfig, presets={"cwm-32b": {}}, tiny=dict(window=4, local=(1,), rope_scaling=None),
+    MISTRAL, "cwm", MinistralConfig, presets={"cwm-32b": {}}, sizes=dict(
+        vocab=128256, dim=6144, layers=64, heads=48, kv_heads=8, head_dim=128, hidden=21504, context=131072,
+        rope_base=1000000.0, rope_scaling=Llama3Scaling(16.0), norm_eps=1e-5, window=8192,
+        local=derived(lambda c: tuple(i for i in range(c.layers) if i % 4)),
+    ),
+    tiny=dict(window=4, local=(1,), rope_scaling=None),
     heads={"lm": "CwmForCausalLM", "none": "CwmModel"}, require={"mlp_bias": (False,)},
     absent={"rope_parameters": dict(
         rope_type="llama3", rope_theta=1e6, factor=16.0, high_freq_factor=4.0, low_freq_factor=1.0,

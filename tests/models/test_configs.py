@@ -16,6 +16,7 @@ from heedful.core.errors import ConfigError, HeedfulError, NotFound
 from heedful.models import FAMILIES
 from heedful.models.base import Config
 from heedful.models.hf_config import config_from, config_to, read_rope
+from heedful.nn.init import initialise
 from heedful.nn.position import YarnScaling
 from heedful.weights.loading import assemble
 from heedful.weights.names import connect, model_tensors
@@ -45,6 +46,7 @@ def test_a_model_with_a_head_of_no_published_class_is_saved_and_loaded(
     family: str, head: str, tmp_path: Path
 ) -> None:
     model = assemble(FAMILIES[family], FAMILIES[family].tiny.change(head=head))
+    initialise(model)
     heedful.save(model, tmp_path / "made")
     again = heedful.load(tmp_path / "made")
     assert again.config == model.config

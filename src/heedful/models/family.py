@@ -221,7 +221,6 @@ class Family:
     # Published key → what a file without it means, where our field begins with another value.
     absent: Mapping[str, Any] = field(default_factory=dict)
     usual: Callable[[Any], dict[str, Any]] | None = None  # published keys of a model that came with none
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # published keys that are always written so
     read: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # further fields from a published config
     reads: Mapping[str, str] = field(default_factory=dict)  # keys that `read` needs → their kinds
     write: Callable[[Any], dict[str, Any]] | None = None  # and back

@@ -363,7 +363,6 @@ def config_to(family: Family, config: Config, hf_config: dict[str, Any]) -> dict
         done.add(ours)
     written = write_rope_fields(family, config) | (family.write(config) if family.write else {})
     out |= written | {name: (out.get(name) or {}) | written[name] for name in family.merges}
-    out |= family.fixed
     own, types = own_architecture(family, config.head), family.model_types or (f"heedful-{family.name}",)
     out["architectures"] = [family.heads.get(config.head, own)]
     ours_alone = str(written.get("model_type", "")).startswith("heedful-")

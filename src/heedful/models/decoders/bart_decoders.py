@@ -96,7 +96,7 @@ OPTIONS: dict[str, Any] = dict(
     names=[(f"{STEM}.layernorm_embedding", "embed.norm"), *NAMES], infer=infer_cross, without=("cross",),
     keys=KEYS, presets={}, tiny=dict(hidden=48), prefix="model", drop=("*embed_positions.weights",),
     copies={"lm_head.weight": f"{STEM}.embed_tokens.weight"},
-    fixed={"is_decoder": True, "is_encoder_decoder": False},
+    write=lambda c: {"is_decoder": True, "is_encoder_decoder": False},
 )  # fmt: skip
 
 

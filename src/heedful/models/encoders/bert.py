@@ -248,6 +248,10 @@ def read_offset(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {"offset": offset, "context": hf_config["max_position_embeddings"] - offset}
 
 
+def write_offset(c: RobertaConfig) -> dict[str, Any]:
+    return {"max_position_embeddings": c.context + c.offset, "pad_token_id": c.offset - 1}
+
+
 LARGE: dict[str, Any] = dict(dim=1024, layers=24, heads=16)
 
 BERT = declare(
@@ -275,7 +279,7 @@ ERNIE = descend(
     presets={"ernie-2.0-base": dict(head="none"), "ernie-2.0-large": dict(**LARGE, head="none")},
     heads={kind: name.replace("Bert", "Ernie") for kind, name in BERT.heads.items()}
     | {"lm": "ErnieForCausalLM"},
-    require={**DECODER_REQUIRE, "use_task_id": (None, False)}, fixed={"use_task_id": False},
+    require={**DECODER_REQUIRE, "use_task_id": (None, False)}, write=lambda c: {"use_task_id": False},
     paper="Sun et al. 2019, arXiv 1907.12412",
 )  # fmt: skip
 
@@ -285,7 +289,7 @@ ROBERTA = declare(
     objective="masked", prefix="roberta",
     heads={**published_heads("Roberta", words="mlm"), "lm": "RobertaForCausalLM"}, require=DECODER_REQUIRE,
     read=read_offset, infer=infer_pooler,
-    write=lambda c: {"max_position_embeddings": c.context + c.offset, "pad_token_id": c.offset - 1},
+    write=write_offset,
     reads={"pad_token_id": "int"},
     absent={"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12},
      paper="Liu et al. 2019, arXiv 1907.11692",

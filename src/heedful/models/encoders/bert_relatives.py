@@ -59,6 +59,7 @@ from heedful.models.encoders.bert import (
     out_names,
     pretrain_head,
     roberta_head,
+    write_offset,
 )
 from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.nn.ffn import activation
@@ -279,7 +280,8 @@ MPNET = descend(
     build=lambda c: bert_encoder(c, roberta_head(c), bias=BucketBias(c.heads, causal=False)),
     presets={"mpnet-base": {}, "all-mpnet-base-v2": dict(head="none")},
     heads=published_heads("MPNet", words="mlm"),
-    require={"relative_attention_num_buckets": (32,)}, fixed={"relative_attention_num_buckets": 32},
+    require={"relative_attention_num_buckets": (32,)},
+    write=lambda c: write_offset(c) | {"relative_attention_num_buckets": 32},
     read=lambda hf_config: {"context": hf_config["max_position_embeddings"] - 2},
     absent={"max_position_embeddings": 512, "layer_norm_eps": 1e-12},
     paper="Song et al. 2020, arXiv 2004.09297",

@@ -32,6 +32,7 @@ from heedful.models.encoders.bert import (
     pretrain_head,
     read_offset,
     roberta_head,
+    write_offset,
 )
 from heedful.models.family import descend, published_heads
 from heedful.nn.attention.multi_head import Attention
@@ -73,10 +74,9 @@ def longformer(c: LongformerConfig) -> LM:
 
 
 def write_longformer(c: LongformerConfig) -> dict[str, Any]:
-    assert ROBERTA.write is not None
     usual = int(c.head == "classify")
     return {
-        **ROBERTA.write(c), "attention_window": list(c.windows),
+        **write_offset(c), "attention_window": list(c.windows),
         **({} if c.first == usual else {"first_tokens": c.first}),
     }  # fmt: skip
 

@@ -204,8 +204,8 @@ MAMBA = declare(
         "mamba-2.8b": dict(dim=2560, layers=64),
     },
     tiny=dict(state=8), prefix="backbone", heads={"lm": "MambaForCausalLM", "none": "MambaModel"},
-    require={"hidden_act": ("silu", "swish")}, fixed={"hidden_act": "silu"}, read=read_mamba,
-    write=lambda c: {"expand": c.hidden // c.dim, "intermediate_size": c.hidden},
+    require={"hidden_act": ("silu", "swish")}, read=read_mamba,
+    write=lambda c: {"expand": c.hidden // c.dim, "intermediate_size": c.hidden, "hidden_act": "silu"},
     absent={"num_hidden_layers": 32}, reads={"expand": "int", "time_step_rank": "int | str"},
     paper="Gu and Dao 2023, arXiv 2312.00752",
     gguf="mamba", gguf_names=mamba_gguf_names, gguf_keys=gguf_state_keys("mamba", time_step_rank="rank"),
@@ -280,7 +280,8 @@ def read_mamba2(hf_config: dict[str, Any]) -> dict[str, Any]:
 def write_mamba2(c: Mamba2Config) -> dict[str, Any]:
     limit = {"time_step_limit": [c.lowest_step, c.highest_step or {"__float__": "Infinity"}]}
     own = {} if c.norm_groups == 1 else {"norm_groups": c.norm_groups, "model_type": "heedful-mamba2"}
-    return {"expand": c.hidden // c.dim, **(limit if c.lowest_step or c.highest_step else {}), **own}
+    own |= limit if c.lowest_step or c.highest_step else {}
+    return {"expand": c.hidden // c.dim, "hidden_act": "silu", **own}
 
 
 MAMBA2 = descend(

@@ -221,6 +221,8 @@ def write_parts(c: VisionConfig) -> dict[str, Any]:
         "encoder": encoder | write_size(c.vit) | {"model_type": ENCODERS[c.first]},
         "decoder": decoder,
         "decoder_start_token_id": c.start_token,
+        "is_encoder_decoder": True,
+        "tie_word_embeddings": False,
     }
 
 
@@ -238,7 +240,7 @@ VISION = declare(
         encoder_hidden=40,
     ),
     objective="translate", model_types=("vision-encoder-decoder",), heads={"lm": "VisionEncoderDecoderModel"},
-    fixed={"is_encoder_decoder": True, "tie_word_embeddings": False}, read=read_parts,
+    read=read_parts,
     reads={"encoder": "dict", "decoder": "dict"}, write=write_parts, merges=("encoder", "decoder"),
     infer=infer_pooler,  # most files have the encoder's pooler, which nothing reads
     drop=("*.attn.bias", "*.crossattention.bias", "*._float_tensor"),

@@ -66,10 +66,6 @@ def bart_decoder(
     return LM(embed, plain_stack(c, order=order), head)
 
 
-def infer_cross(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
-    return {"cross": any(".encoder_attn." in name for name in names)} if names else {}
-
-
 def trocr_decoder(c: TrOCRDecoderConfig) -> LM:
     sines = Sinusoidal(c.dim, 10000.0 ** (c.dim / (c.dim - 2)), layout="halves", offset=2)
     return bart_decoder(c, norm_at=2 if c.embed_norm else 0, sines=None if c.learned_positions else sines)
@@ -93,7 +89,8 @@ NAMES: list[Row] = [
     (f"{STEM}.layers.*.encoder_attn_layer_norm", "head.kept.*.norm"),
 ]  # fmt: skip
 OPTIONS: dict[str, Any] = dict(
-    names=[(f"{STEM}.layernorm_embedding", "embed.norm"), *NAMES], infer=infer_cross, without=("cross",),
+    names=[(f"{STEM}.layernorm_embedding", "embed.norm"), *NAMES], without=("cross",),
+    infer=lambda names, values: {"cross": any(".encoder_attn." in n for n in names)} if names else {},
     keys=KEYS, presets={}, tiny=dict(hidden=48), prefix="model", drop=("*embed_positions.weights",),
     copies={"lm_head.weight": f"{STEM}.embed_tokens.weight"},
     write=lambda c: {"is_decoder": True, "is_encoder_decoder": False},

@@ -173,11 +173,6 @@ BART_NAMES: list[Row] = [
 ]
 
 
-def marian_names(c: MarianConfig) -> list[Row]:
-    one: Row = ("model.{shared,decoder.embed_tokens}", "embed.token")
-    return [*([one] if c.shared else []), *TABLES, *STACK_NAMES]
-
-
 KEYS = {
     "d_model": "dim", "encoder_layers": "layers", "decoder_layers": "decoder_layers",
     "encoder_attention_heads": "heads", "decoder_attention_heads": "decoder_heads",
@@ -303,7 +298,11 @@ BIGBIRD_PEGASUS = descend(
 )  # fmt: skip
 
 MARIAN = descend(
-    BART, "marian", MarianConfig, build=marian, names=marian_names, presets={"opus-mt-en-de": {}},
+    BART, "marian", MarianConfig, build=marian, presets={"opus-mt-en-de": {}},
+    names=lambda c: [
+        *([("model.{shared,decoder.embed_tokens}", "embed.token")] if c.shared else []),
+        *TABLES, *STACK_NAMES,
+    ],
     without=("vocab", "tied", "source_vocab", "shared"), tiny=dict(start_token=0),
     objective="translate", heads={"lm": "MarianMTModel", "none": "MarianModel"},
     require={

@@ -232,11 +232,6 @@ def delta_rows(theirs: str, ours: str, op: PerHead | Fused) -> Row:
     return f"model.layers.*.linear_attn.{theirs}", tuple(f"blocks.*.attn.{x}" for x in ours.split()), op
 
 
-def qwen3_5_names(c: Qwen35Config) -> list[Row]:
-    own: Row = ("model.layers.*.linear_attn.in_proj_{z,b,a}", "blocks.*.attn.{gate,beta,decay}")
-    return hybrid_rows(c, [delta_rows("in_proj_qkv", "q k v", Fused()), own], NAMES)
-
-
 def qwen3_next_names(c: Qwen3NextConfig) -> list[Row]:
     groups = PerHead(c.key_heads)
     own = [delta_rows("in_proj_qkvz", "q k v gate", groups), delta_rows("in_proj_ba", "beta decay", groups)]
@@ -244,7 +239,11 @@ def qwen3_next_names(c: Qwen3NextConfig) -> list[Row]:
 
 
 QWEN3_5 = descend(
-    LLAMA, "qwen35", Qwen35Config, build=qwen3_5, names=qwen3_5_names, keys=DELTA_KEYS,
+    LLAMA, "qwen35", Qwen35Config, build=qwen3_5, keys=DELTA_KEYS,
+    names=lambda c: hybrid_rows(c, [
+        delta_rows("in_proj_qkv", "q k v", Fused()),
+        ("model.layers.*.linear_attn.in_proj_{z,b,a}", "blocks.*.attn.{gate,beta,decay}"),
+    ], NAMES),
     without=("attend_at",),
     presets={}, tiny=dict(
         head_dim=8, kv_heads=2, attend_at=(1,), delta_heads=4, key_heads=2, key_dim=4, value_dim=6

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from heedful.data.batch import IGNORE, Batch
 from heedful.kernels.gpu import float8_product as float8
 from heedful.kernels.gpu import fused_linear
-from heedful.kernels.gpu.crossentropy import loss_and_slope
 from heedful.kernels.gpu.float8_product import BACKWARD, FORWARD, GELU, PLAIN, SLOPE
 from heedful.train import float8 as swapping
 from heedful.train.crossentropy import linear_cross_entropy
@@ -94,7 +93,7 @@ def products(a: argparse.Namespace) -> None:
             f"products {K} × {N}",
             y=off(float8.float8_product(f, sf, b, sb, torch.bfloat16), x @ w.to(x).t()),
             gx=off(float8.float8_product(g, sg, bt, sb, torch.bfloat16), up @ w.to(x)),
-            gw=off(float8.long_product(gt, sg, ft, sf, torch.float32), up.t() @ x),
+            gw=off(float8.float8_product(gt, sg, ft, sf, torch.float32, fast=False), up.t() @ x),
         )
 
 
@@ -112,6 +111,8 @@ def losses(a: argparse.Namespace) -> None:
     say("float8 loss beside bfloat16", loss=loss, gx=gx, gw=gw)
     if a.device != "cuda":
         return
+    from heedful.kernels.gpu.crossentropy import loss_and_slope
+
     wide = -(-V // 64) * 64
     logits = torch.randn(1024, wide, device=a.device, dtype=torch.bfloat16)
     slope = torch.empty_like(logits, dtype=BACKWARD)

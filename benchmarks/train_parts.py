@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.data.batch import IGNORE
-from heedful.kernels.gpu import crossentropy as crossentropy
 from heedful.train.objectives import attention_kernels
 
 VOCAB, WIDE, DIM, HEADS, ROWS, LENGTH, LAYERS = 50257, 50304, 768, 12, 65536, 1024, 12
@@ -90,6 +89,8 @@ def clock(work: Callable[[], Any], times: int = 10) -> float:
 
 def cross_entropies() -> dict[str, Any]:
     """The kernel of the cross-entropy in several shapes, a chunk of 16,384 rows."""
+    from heedful.kernels.gpu import crossentropy
+
     chunk = 16384
     logits = torch.randn(chunk, WIDE, device="cuda", dtype=torch.bfloat16)
     held, labels = logits.clone(), torch.randint(VOCAB, (chunk,), device="cuda")
@@ -237,7 +238,7 @@ def product(K: int, N: int) -> dict[str, Any]:
 
 def visits() -> dict[str, Any]:
     """The kernels that visit memory once in bfloat16: GELU forward and back, and three gradients joined."""
-    from heedful.kernels.gpu import fused_linear
+    from heedful.kernels.gpu import fused_linear, linear_kernels
 
     u = torch.randn(ROWS, 4 * DIM, device="cuda", dtype=torch.bfloat16)
     up, parts = torch.randn_like(u), [torch.randn(ROWS, DIM, device="cuda", dtype=torch.bfloat16)] * 3
@@ -247,7 +248,7 @@ def visits() -> dict[str, Any]:
         "cat": clock(lambda: torch.cat(parts, 1)),
     }
     for rows in (16, 32, 64):
-        fused_linear.JOIN_ROWS = fused_linear.SLOPE_ROWS = rows
+        linear_kernels.JOIN_ROWS = linear_kernels.SLOPE_ROWS = rows
         found[f"GELU back, {rows} rows"] = attempt(partial(clock, partial(fused_linear.join, [u], up)))
         found[f"joined, {rows} rows"] = attempt(partial(clock, partial(fused_linear.join, parts)))
     return found
@@ -255,14 +256,14 @@ def visits() -> dict[str, Any]:
 
 def roundings() -> dict[str, Any]:
     """Rounding to float8 both ways, plain and through a GELU and its slope, in several tiles."""
-    from heedful.kernels.gpu import float8 as gpu_float8
     from heedful.kernels.gpu import float8_product as float8
+    from heedful.kernels.gpu import linear_kernels
 
     x = torch.randn(ROWS, 4 * DIM, device="cuda", dtype=torch.bfloat16)
     up, weight = torch.randn_like(x) * 1e-5, torch.randn(4 * DIM, DIM, device="cuda")
     small = x.to(float8.BACKWARD)
     found: dict[str, Any] = {"copy": clock(lambda: torch.empty_like(x).copy_(x))}
-    found["transpose"] = attempt(lambda: clock(lambda: gpu_float8.transpose_bytes(small)))
+    found["transpose"] = attempt(lambda: clock(lambda: linear_kernels.transpose_bytes(small)))
     found["a weight"] = attempt(lambda: clock(lambda: float8.round_matrix(weight)))
     for tile in ((64, 64, 4), (128, 64, 4), (128, 64, 8), (128, 128, 8), (256, 64, 8), (64, 128, 4)):
         for name, what, gradient in (
@@ -271,7 +272,7 @@ def roundings() -> dict[str, Any]:
             ("GELU", 1, False),
             ("slope", 2, True),
         ):
-            gpu_float8.TILES[what, gradient] = gpu_float8.Tile(*tile)
+            linear_kernels.TILES[what, gradient] = linear_kernels.Tile(*tile)
             work = partial(float8.round_operand, [x], up, what, gradient)
             found[f"{name} {tile}"] = attempt(partial(clock, work))
     return found

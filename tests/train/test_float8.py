@@ -15,7 +15,7 @@ from heedful.kernels.gpu.float8_product import BACKWARD, FORWARD, product_refere
 from heedful.kernels.gpu.fused_linear import Float8Linear, hidden_layer, linear_group
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
-from heedful.train.float8 import MLP8, Attention8, use_float8
+from heedful.train.float8 import FusedAttention, FusedMLP, use_float8
 from tests.train import toys
 
 CUDA = torch.cuda.is_available()
@@ -113,8 +113,8 @@ def test_only_parts_of_blocks_with_fitting_sizes_are_swapped() -> None:
     assert not isinstance(model.head.out, Float8Linear)
     block = model.blocks[0]
     assert isinstance(block.get_submodule("attn.o"), Float8Linear)
-    assert isinstance(block.get_submodule("attn"), Attention8)
-    assert isinstance(block.get_submodule("ffn"), MLP8)
+    assert isinstance(block.get_submodule("attn"), FusedAttention)
+    assert isinstance(block.get_submodule("ffn"), FusedMLP)
 
 
 def test_a_model_in_float8_learns_as_one_in_bfloat16_does(files: dict[str, object]) -> None:

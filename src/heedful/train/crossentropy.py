@@ -16,14 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from heedful.data.batch import IGNORE
-from heedful.kernels.gpu.crossentropy import loss_and_slope
-from heedful.kernels.gpu.float8_product import (
-    BACKWARD,
-    float8_product,
-    long_product,
-    round_matrix,
-    transpose_float8,
-)
+from heedful.kernels.gpu.float8_product import BACKWARD, float8_product, round_matrix, transpose_float8
 from heedful.kernels.gpu.float8_product import ROWS as ROWS8
 from heedful.models.tensor_parallel import enter, is_shared, leave, local_range
 
@@ -123,6 +116,8 @@ class _Chunk16:
         self.x, self.w, self.bias, self.gx, self.gw = x, w, bias, gx, gw
 
     def __call__(self, span: slice, labels: Tensor, V: int, smoothing: float, gb: Tensor | None) -> Tensor:
+        from heedful.kernels.gpu.crossentropy import loss_and_slope
+
         x, slope = self.x[span], F.linear(self.x[span], self.w, self.bias)
         losses = loss_and_slope(slope, slope, labels, V, smoothing, IGNORE)
         torch.mm(slope, self.w, out=self.gx[span])
@@ -151,13 +146,15 @@ class _Chunk8:
         self.back = torch.full((), 1 / self.gain, device=x.device)
 
     def __call__(self, span: slice, labels: Tensor, V: int, smoothing: float, gb: Tensor | None) -> Tensor:
+        from heedful.kernels.gpu.crossentropy import loss_and_slope
+
         logits = float8_product(self.x[span], self.sx, self.w, self.sw, self.gx.dtype, self.bias)
         slope = torch.empty_like(logits, dtype=BACKWARD)
         losses = loss_and_slope(logits, slope, labels, V, smoothing, IGNORE, self.gain)
         del logits
-        self.gx[span] = long_product(slope, self.back, self.wt, self.sw, self.gx.dtype)
+        self.gx[span] = float8_product(slope, self.back, self.wt, self.sw, self.gx.dtype, fast=False)
         turned = transpose_float8(slope)
-        self.gw += long_product(turned, self.back, self.xt[:, span], self.sx, self.gx.dtype)
+        self.gw += float8_product(turned, self.back, self.xt[:, span], self.sx, self.gx.dtype, fast=False)
         if gb is not None:
             gb += turned.float().sum(1) / self.gain
         return losses

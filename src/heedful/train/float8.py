@@ -28,26 +28,6 @@ WORDS = True  # whether the word head's products join in
 CACHE_LINE = 64  # numbers of two bytes
 
 
-class Attention8(Attention):
-    """Attention whose q, k and v are one product; their gradients are rounded into one tensor."""
-
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        layers = self.q, self.k, self.v
-        if not fits_float8(x, *layers) or len({layer.bias is None for layer in layers}) > 1:
-            return super().project(x)
-        q, k, v = linear_group(x, layers, float8=True)
-        return q, k, v
-
-
-class MLP8(MLP):
-    """down(gelu(up x)) whose hidden state is rounded as it is made, forward and back."""
-
-    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        plain = ctx.watches("up", "hidden") or (self.training and self.dropout > 0)
-        plain = plain or not fits_float8(x, self.up, self.down)
-        return super().forward(x, ctx, state) if plain else hidden_layer(x, self.up, self.down, float8=True)
-
-
 def use_float8(model: nn.Module) -> int:
     """Make every linear layer of the blocks a float8 one, in place, where its sizes are multiples of 16.
 
@@ -63,36 +43,41 @@ def use_float8(model: nn.Module) -> int:
     for module in model.modules():
         if WORDS and isinstance(module, LMHead | MLMHead) and type(module.out) is nn.Linear:
             module.out.__class__ = Head8
-        if type(module) is Attention and all(type(m) is Float8Linear for m in (module.q, module.k, module.v)):
-            module.__class__ = Attention8
-        if type(module) is MLP and module.act is gelu_tanh:
-            layers = (module.up, module.down)
-            if all(type(m) is Float8Linear and m.bias is not None for m in layers):
-                module.__class__ = MLP8
+        if (form := fused_class(module, Float8Linear)) is not None:
+            module.__class__ = form
     return count
 
 
 class FusedAttention(Attention):
-    """Attention whose q, k and v are one product; one kernel joins and sums their gradients."""
+    """Attention whose q, k and v are one product; one kernel joins and sums, or rounds, their gradients."""
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if not torch.is_autocast_enabled(x.device.type):
+        layers = self.q, self.k, self.v
+        if not fits_fused(x, *layers):
             return super().project(x)
-        q, k, v = linear_group(x, (self.q, self.k, self.v))
+        q, k, v = linear_group(x, layers, type(self.q) is Float8Linear)
         return q, k, v
 
 
 class FusedMLP(MLP):
     """down(gelu(up x)) with a kernel for the GELU; going back, it also gives the slope of up's bias.
 
-    The compiler reads the slope again to sum it: at 65,536 × 3,072 numbers 0.4 GB more in every layer.
+    The compiler reads the slope again to sum it: at 65,536 × 3,072 numbers 0.4 GB more in every layer. In
+    float8, the hidden state is rounded as it is made, forward and back.
     """
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        narrow = torch.is_autocast_enabled(x.device.type)
-        if not narrow or ctx.watches("up", "hidden") or (self.training and self.dropout > 0):
+        plain = ctx.watches("up", "hidden") or (self.training and self.dropout > 0)
+        if plain or not fits_fused(x, self.up, self.down):
             return super().forward(x, ctx, state)
-        return hidden_layer(x, self.up, self.down)
+        return hidden_layer(x, self.up, self.down, type(self.up) is Float8Linear)
+
+
+def fits_fused(x: Tensor, *layers: nn.Linear) -> bool:
+    """Whether x goes through layers in float8 that know its sizes, or is made narrow for other layers."""
+    if type(layers[0]) is Float8Linear:
+        return fits_float8(x, *layers)
+    return torch.is_autocast_enabled(x.device.type)
 
 
 def fits_mixing(
@@ -174,26 +159,30 @@ class FusedShortConv(ShortConv):
         return mixed
 
 
+def fused_class(module: nn.Module, kind: type[nn.Linear]) -> type[nn.Module] | None:
+    """Return the faster form of a part whose products are of layers of this kind."""
+    if type(module) is Attention and alike(kind, module.q, module.k, module.v):
+        return FusedAttention
+    if type(module) is MLP and module.act is gelu_tanh and module.up.bias is not None:
+        return FusedMLP if alike(kind, module.up, module.down) else None
+    return None
+
+
+def alike(kind: type[nn.Linear], *layers: nn.Linear) -> bool:
+    """Return whether all layers are of this kind, and all have a bias or none has."""
+    return all(type(m) is kind for m in layers) and len({m.bias is None for m in layers}) == 1
+
+
 def fused_classes(model: nn.Module) -> list[tuple[nn.Module, type[nn.Module]]]:
     """Return the parts of a model that have a faster form, each with the class of that form."""
     replaced: list[tuple[nn.Module, type[nn.Module]]] = []
     for module in model.modules():
-        if type(module) is Attention and alike(module.q, module.k, module.v):
-            replaced.append((module, FusedAttention))
-        elif type(module) is MLP and module.act is gelu_tanh and alike(module.up, module.down, has_bias=True):
-            replaced.append((module, FusedMLP))
-        elif type(module) is Mamba:
+        if type(module) is Mamba:
             replaced.append((module, FusedMamba))
         elif type(module) is Mamba2:
             replaced.append((module, FusedMamba2))
         elif type(module) is GatedDeltaNet:
             replaced.append((module.conv, FusedShortConv))
+        elif (form := fused_class(module, nn.Linear)) is not None:
+            replaced.append((module, form))
     return replaced
-
-
-def alike(*layers: nn.Linear, has_bias: bool = False) -> bool:
-    """Return whether all layers are plain and all have a bias, or, unless `has_bias`, none has."""
-    have = {m.bias is not None for m in layers}
-    return all(type(m) is nn.Linear for m in layers) and (
-        have == {True} or (have == {False} and not has_bias)
-    )

@@ -20,7 +20,7 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from heedful.kernels.gpu.products import UNITS, overlap, power_of_two, wait_for_input
+from heedful.kernels.gpu.products import UNITS, overlap, wait_for_input
 
 LOG2E = tl.constexpr(math.log2(math.e))
 LOWEST = tl.constexpr(-1e30)
@@ -212,8 +212,8 @@ def attend(
 ) -> Tensor:  # fmt: skip
     """softmax(q kᵀ · scale + bias) v of one query (B, H, 1, K); `counters` (B · G,) are zeros."""
     (B, H, _, K), (G, S) = q.shape, keys.shape[1:3]
-    y, padded, shared = q.new_empty(B, H, 1, K), max(16, power_of_two(K)), H // G
-    queries = 1 if shared == 1 and B * G < 2 * PROGRAMS else max(16, power_of_two(shared))
+    y, padded, shared = q.new_empty(B, H, 1, K), max(16, triton.next_power_of_2(K)), H // G
+    queries = 1 if shared == 1 and B * G < 2 * PROGRAMS else max(16, triton.next_power_of_2(shared))
     pieces = max(1, min(MAX_PIECES, PROGRAMS // (B * G), S // MIN_PIECE))
     parts = y
     if pieces > 1:
@@ -237,7 +237,7 @@ def attend(
         *new_k.stride()[:2], *new_v.stride()[:2],
         apart(keep, 0), apart(bias, 0), apart(bias, 1), apart(bias, 3),
         SIZE=K, PADDED=padded, SHARED=shared, QUERIES=queries,
-        BLOCK=max(16, min(block, power_of_two(S))), ROTATED=0 if cos is y else 2 * cos.shape[-1],
+        BLOCK=max(16, min(block, triton.next_power_of_2(S))), ROTATED=0 if cos is y else 2 * cos.shape[-1],
         NEWEST=newest is not None, WINDOW=window is not None, KEEP=keep is not None, BIAS=bias is not None,
         SOFTCAP=softcap is not None, SINKS=sinks is not None, SEVERAL=pieces > 1, UNIT=UNITS[unit],
         num_warps=8 if queries == 1 else 4, num_stages=3, **overlap(q.device),

@@ -6,11 +6,11 @@ tight scale, and nothing has to be remembered from step to step. Beyond it value
 float8.
 
 Each of a layer's three products sums over rows that lie whole in memory, so a factor is needed as it stands
-and turned on its side. `kernels/gpu/float8.py` writes both in one visit, sums the columns of a gradient on
-the way (the slope of the bias), and takes a GELU and its derivative along. In bytes a number, for 65,536
-rows of GPT-2 (7 · 768 numbers a row enter products, 9 · 768 gradients leave them): bfloat16 writes 2, reads 2
-to sum a gradient; float8 reads 2, writes 1 + 1. To keep the weights' products in bfloat16 would write 2 + 1
-and gain nothing there; a largest value found beforehand would read 2 more.
+and turned on its side. `kernels/gpu/linear_kernels.py` writes both in one visit, sums the columns of a
+gradient on the way (the slope of the bias), and takes a GELU and its derivative along. In bytes a number, for
+65,536 rows of GPT-2 (7 · 768 numbers a row enter products, 9 · 768 gradients leave them): bfloat16 writes 2,
+reads 2 to sum a gradient; float8 reads 2, writes 1 + 1. To keep the weights' products in bfloat16 would write
+2 + 1 and gain nothing there; a largest value found beforehand would read 2 more.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def round_operand(
     """Tensors side by side, rounded: as they stand, on their side, 1/s; sums of a gradient's columns."""
     kind = BACKWARD if gradient else FORWARD
     if parts[0].is_cuda:
-        from heedful.kernels.gpu.float8 import launch_round
+        from heedful.kernels.gpu.linear_kernels import launch_round
 
         return launch_round(parts, up, operand_kind, kind, HEADROOM[kind], gradient)
     v = torch.cat([operand(part, up, operand_kind) for part in parts], 1)
@@ -76,16 +76,19 @@ def transpose_float8(x: Tensor) -> Tensor:
     """xᵀ in memory too"""
     if not x.is_cuda:
         return x.t().contiguous()
-    from heedful.kernels.gpu import float8 as gpu_float8
+    from heedful.kernels.gpu.linear_kernels import transpose_bytes
 
-    return gpu_float8.transpose_bytes(x)
+    return transpose_bytes(x)
 
 
 def float8_product(
     a: Tensor, sa: Tensor, b: Tensor, sb: Tensor, dtype: torch.dtype, bias: Tensor | None = None,
     fast: bool = True,
 ) -> Tensor:  # fmt: skip
-    """a (M, K) times bᵀ, b (N, K), both with rows whole; `fast` sums with fewer digits, for shorter sums."""
+    """a (M, K) times bᵀ, b (N, K), both with rows whole.
+
+    `fast` keeps fewer digits of a sum: not for those over many thousand products.
+    """
     if a.is_cuda:
         fused = bias if dtype == torch.bfloat16 else None  # the library adds no bias to wider sums
         out: Tensor = torch._scaled_mm(
@@ -95,11 +98,6 @@ def float8_product(
     with torch.autocast("cpu", enabled=False):
         exact = (a.float() @ b.float().t()) * (sa * sb)
         return (exact if bias is None else exact + bias.float()).to(dtype)
-
-
-def long_product(a: Tensor, sa: Tensor, b: Tensor, sb: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same for sums over many thousand products."""
-    return float8_product(a, sa, b, sb, dtype, fast=False)
 
 
 class Head8(nn.Linear):

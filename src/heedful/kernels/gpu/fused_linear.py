@@ -15,7 +15,6 @@ u and h are both kept from forward to backward: at 65,536 × 3,072 numbers writi
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,64 +24,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from heedful.kernels.gpu.float8_product import GELU, PLAIN, ROWS, SLOPE, float8_product, round_operand
-from heedful.kernels.gpu.operators import launch, operator
-
-STRIPE = 256  # rows whose sum a program takes
-BLOCK = 4096  # numbers that a program takes of what goes through the GELU
-MAX_PARTS = 3  # tensors that one launch joins
-JOIN_ROWS, SLOPE_ROWS, COLUMNS = 32, 16, 128  # that a program of the joining kernel takes at a time
-
-
-@functools.cache
-def triton_kernels() -> tuple[Any, Any]:
-    """The GELU, and what joins gradients, made when a GPU first asks for them."""
-    import triton
-    import triton.language as tl
-
-    @triton.jit
-    def gelu_kernel(u, h, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-        at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        v = tl.load(u + at, mask=at < size, other=0.0).to(tl.float32)
-        # −2 log₂e · √(2/π), and the same times 0.044715
-        gate = 1.0 / (1.0 + tl.exp2(v * (-2.302208198 - 0.10294324 * v * v)))
-        tl.store(h + at, (v * gate).to(h.dtype.element_ty), mask=at < size)
-
-    @triton.jit
-    def join_kernel(  # type: ignore[no-untyped-def]
-        x, y, z, up, out, sums, M, A, B, C, sx, sy, sz,
-        SLOPE: tl.constexpr, STRIPE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    ):  # fmt: skip
-        """x (M, A), y (M, B) and z (M, C), their rows sx, sy and sz apart; a block lies in one of them.
-
-        SLOPE: up · gelu′(x), where x is the only one.
-        """
-        wide = A + B + C
-        block = tl.program_id(0)
-        base, stride, size, before, nth = x, sx, A, 0, block
-        if not SLOPE:
-            first, second = tl.cdiv(A, BN), tl.cdiv(B, BN)
-            if block >= first + second:
-                base, stride, size, before, nth = z, sz, C, A + B, block - first - second
-            elif block >= first:
-                base, stride, size, before, nth = y, sy, B, A, block - first
-        n = nth * BN + tl.arange(0, BN)
-        total = tl.zeros((BM, BN), tl.float32)
-        for start in range(0, STRIPE, BM):
-            m = tl.program_id(1).to(tl.int64) * STRIPE + start + tl.arange(0, BM)
-            inside = (m[:, None] < M) & (n[None, :] < size)
-            v = tl.load(base + m[:, None] * stride + n[None, :], mask=inside, other=0.0)
-            if SLOPE:
-                v = v.to(tl.float32)
-                g = tl.load(up + m[:, None] * stride + n[None, :], mask=inside, other=0.0).to(tl.float32)
-                bend = 0.03567740813630013 * v * v
-                gate = 1.0 / (1.0 + tl.exp2(v * (-2.302208198 - 0.10294324 * v * v)))
-                slope = gate + 2.0 * v * gate * (1.0 - gate) * (0.7978845608028654 + 3.0 * bend)
-                v = (g * slope).to(out.dtype.element_ty)
-            tl.store(out + before + m[:, None] * wide + n[None, :], v, mask=inside)
-            total += v.to(tl.float32)
-        tl.store(sums + tl.program_id(1) * wide + before + n, tl.sum(total, 0), mask=n < size)
-
-    return gelu_kernel, join_kernel
+from heedful.kernels.gpu.operators import operator
 
 
 @operator("gelu")
@@ -90,10 +32,9 @@ def gelu(u: Tensor) -> Tensor:
     """h; the compiler does not see into it, and so keeps h instead of making it again."""
     if not u.is_cuda:
         return F.gelu(u, approximate="tanh")
-    u = u.contiguous()
-    h = torch.empty_like(u)
-    launch(triton_kernels()[0], -(-u.numel() // BLOCK))(u, h, u.numel(), BLOCK=BLOCK, num_warps=8)
-    return h
+    from heedful.kernels.gpu.linear_kernels import launch_gelu
+
+    return launch_gelu(u.contiguous())
 
 
 def join_reference(parts: list[Tensor], up: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -106,20 +47,12 @@ def join_reference(parts: list[Tensor], up: Tensor | None = None) -> tuple[Tenso
 
 @operator("join")
 def join(parts: list[Tensor], up: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """What `join_reference` says of up to three matrices; the sums come in parts of STRIPE rows."""
+    """What `join_reference` says of up to three matrices; the sums come in parts of some rows."""
     if not parts[0].is_cuda:
         return join_reference(parts, up)
-    ready = [part if part.stride(-1) == 1 and up is None else part.contiguous() for part in parts]
-    ready += [ready[0][:, :0]] * (MAX_PARTS - len(ready))
-    sizes, strides = [part.shape[1] for part in ready], [part.stride(0) for part in ready]
-    M, wide, stripes = len(ready[0]), sum(sizes), -(-len(ready[0]) // STRIPE)
-    out, sums = ready[0].new_empty(M, wide), ready[0].new_empty(stripes, wide, dtype=torch.float32)
-    launch(triton_kernels()[1], sum(-(-size // COLUMNS) for size in sizes), stripes)(
-        *ready, ready[0] if up is None else up.contiguous(), out, sums, M, *sizes, *strides,
-        SLOPE=up is not None, STRIPE=STRIPE, BM=JOIN_ROWS if up is None else SLOPE_ROWS, BN=COLUMNS,
-        num_warps=4,
-    )  # fmt: skip
-    return out, sums
+    from heedful.kernels.gpu.linear_kernels import launch_join
+
+    return launch_join(parts, up)
 
 
 # A matrix as products read it: with whole rows, on its side, and, of 8 bits, what its numbers are times.

@@ -26,11 +26,6 @@ NORMS = {None: 0, "layer": 1, "rms": 2, "scaled": 3}
 UNITS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
-def power_of_two(n: int) -> int:
-    """Return the next power of two."""
-    return 1 << max(0, n - 1).bit_length()
-
-
 @functools.cache
 def overlap(device: torch.device) -> dict[str, Any]:
     """Return the options of a kernel that starts before the one ahead of it has ended, where that can be."""
@@ -337,7 +332,7 @@ def rows_kernel(  # type: ignore[no-untyped-def]
 
 def row_tile(columns: int, norm: int, bits: int, gated: bool) -> tuple[int, int, int]:
     """Return rows of W, columns (or bytes) at a time and warps of a program for one row: fast on an H200."""
-    whole = power_of_two(columns // 2 if bits == 4 else columns)
+    whole = triton.next_power_of_2(columns // 2 if bits == 4 else columns)
     if norm == 1 or whole <= 1024:
         return 4, whole, 4
     if whole == 4096 and columns < 4096:
@@ -382,8 +377,8 @@ def products(
     if tokens > 1:
         rows, block, stages, warps = rows_tile(columns, sum(sizes))
         rows_kernel[(sum(-(-n // rows) for n in sizes),)](
-            x, *matrices, tokens, columns, *counts, **kinds, UNIT=UNITS[x.dtype],
-            TOKENS=max(16, power_of_two(tokens)), ROWS=rows, BLOCK=block, STAGES=stages, num_warps=warps,
+            x, *matrices, tokens, columns, *counts, **kinds, UNIT=UNITS[x.dtype], ROWS=rows, BLOCK=block,
+            TOKENS=max(16, triton.next_power_of_2(tokens)), STAGES=stages, num_warps=warps,
         )  # fmt: skip
         return found
     kind = NORMS[None if norm is None else norm.kind]
@@ -396,8 +391,8 @@ def products(
     row_kernel[(programs,)](
         x, x if norm is None else norm.weight, x if beta is None else beta, *behind, *matrices, *counts,
         0.0 if norm is None else norm.eps, **kinds, NORM=kind, BETA=beta is not None,
-        PARTS=parts, MOST_PARTS=power_of_two(parts), AFTER=after is not None, SIZE=columns, ROWS=rows,
-        BLOCK=block, FAST=x.device.type == "cuda", num_warps=warps,
+        PARTS=parts, MOST_PARTS=triton.next_power_of_2(parts), AFTER=after is not None, SIZE=columns,
+        ROWS=rows, BLOCK=block, FAST=x.device.type == "cuda", num_warps=warps,
     )  # fmt: skip
     return found if after is None else [*found, *behind[1:]]
 
@@ -428,7 +423,7 @@ def normalise(x: Tensor, norm: Any) -> Tensor:
     y = torch.empty(x.shape, dtype=weight.dtype, device=x.device)
     normalise_kernel[(x.numel() // size,)](
         x.contiguous(), weight, weight if norm.bias is None else norm.bias, y, size, norm.eps,
-        NORM=NORMS[norm.kind], BETA=norm.bias is not None, BLOCK=power_of_two(size),
+        NORM=NORMS[norm.kind], BETA=norm.bias is not None, BLOCK=triton.next_power_of_2(size),
         num_warps=8 if size > 2048 else 4, **overlap(x.device),
     )  # fmt: skip
     return y

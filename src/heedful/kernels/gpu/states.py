@@ -13,7 +13,7 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from heedful.kernels.gpu.products import overlap, power_of_two, wait_for_input
+from heedful.kernels.gpu.products import overlap, wait_for_input
 
 
 @triton.jit
@@ -110,7 +110,7 @@ def selective_step(
     (size, states), y = A_log.shape, torch.empty_like(u, memory_format=torch.contiguous_format)
     selective_kernel[(len(u), -(-size // 32))](
         u.contiguous(), dt.contiguous(), B.contiguous(), C.contiguous(), A_log, D, gate.contiguous(), h, y,
-        size, states, STATES=power_of_two(states), BLOCK=32, num_warps=2, **overlap(u.device),
+        size, states, STATES=triton.next_power_of_2(states), BLOCK=32, num_warps=2, **overlap(u.device),
     )  # fmt: skip
     return y
 
@@ -142,6 +142,7 @@ def gated_linear_step(
     y = torch.empty(B, H, 1, V, dtype=v.dtype, device=v.device)
     gated_linear_kernel[(B * H,)](
         q.contiguous(), k.contiguous(), v.contiguous(), decay.contiguous(), S, y, tau, scale,
-        KEY=K, VALUE=V, KEYS=power_of_two(K), VALUES=power_of_two(V), num_warps=4, **overlap(v.device),
+        KEY=K, VALUE=V, KEYS=triton.next_power_of_2(K), VALUES=triton.next_power_of_2(V), num_warps=4,
+        **overlap(v.device),
     )  # fmt: skip
     return y

@@ -47,11 +47,8 @@ def conv_forward(
     x += b * T * row
     u += b * T * D
     w0, w1, w2, w3, shift = load_weights(w, bias, d, D)
-    x3, x2, x1 = (
-        load_at(x, first - 3, d, T, row, D),
-        load_at(x, first - 2, d, T, row, D),
-        load_at(x, first - 1, d, T, row, D),
-    )
+    x3, x2 = load_at(x, first - 3, d, T, row, D), load_at(x, first - 2, d, T, row, D)
+    x1 = load_at(x, first - 1, d, T, row, D)
     for begin in range(first, min(first + CHUNK, T), STEP):
         xs = ()
         for i in tl.static_range(STEP):
@@ -82,11 +79,8 @@ def conv_backward(
     dx += b * T * dx_row
     du += b * T * D
     w0, w1, w2, w3, shift = load_weights(w, bias, d, D)
-    x3, x2, x1 = (
-        load_at(x, first - 3, d, T, row, D),
-        load_at(x, first - 2, d, T, row, D),
-        load_at(x, first - 1, d, T, row, D),
-    )
+    x3, x2 = load_at(x, first - 3, d, T, row, D), load_at(x, first - 2, d, T, row, D)
+    x1 = load_at(x, first - 1, d, T, row, D)
     zero = tl.zeros((BD,), tl.float32)
     s0, s1, s2, s3, total = zero, zero, zero, zero, zero
     g3, g2, g1 = zero, zero, zero  # dc of the three positions before
@@ -109,13 +103,8 @@ def conv_backward(
             out = w3 * g3 + w2 * g2 + w1 * g1 + w0 * g
             tl.store(dx + (t - 3) * dx_row + d, out.to(dx.dtype.element_ty), mask=(d < D) & (t - 3 < T))
             own = tl.where(t < first + CHUNK, g, 0.0)  # those after the chunk are another program's
-            s0, s1, s2, s3, total = (
-                s0 + own * x3,
-                s1 + own * x2,
-                s2 + own * x1,
-                s3 + own * now[i],
-                total + own,
-            )
+            s0, s1, s2, s3 = s0 + own * x3, s1 + own * x2, s2 + own * x1, s3 + own * now[i]
+            total += own
             x3, x2, x1 = x2, x1, now[i]
             g3, g2, g1 = g2, g1, g
     sums = (s0, s1, s2, s3, total)

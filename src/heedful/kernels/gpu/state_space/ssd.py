@@ -274,13 +274,8 @@ def scores_backward(
     i, p, chunk = tl.arange(0, half), tl.arange(0, P), tl.program_id(0).to(tl.int64)
     t, s = start + late * half + i, start + early * half + i
     x, steps, logs, dy = x + base * row, steps + base * heads, logs + base * heads, dy + base * heads * P
-    spot, chunk = (
-        (late * half + i)[:, None] * SIZE + (early * half + i)[None, :],
-        tl.program_id(0).to(tl.int64),
-    )
-    score = tl.load(scores + (chunk * groups + first // (heads // groups)) * SIZE * SIZE + spot).to(
-        tl.float32
-    )
+    spot, group = (late * half + i)[:, None] * SIZE + (early * half + i)[None, :], first // (heads // groups)
+    score = tl.load(scores + (chunk * groups + group) * SIZE * SIZE + spot).to(tl.float32)
     total = tl.zeros((half, half), tl.float32)
     for head in range(first, first + tl.where(late >= early, part, 0)):
         u, up = load_tile(x + head * P, s, p, row, T), load_tile(dy + head * P, t, p, heads * P, T)

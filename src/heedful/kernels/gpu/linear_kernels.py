@@ -1,11 +1,13 @@
-"""Rounding to 8-bit floats on a GPU: rows for one product and columns for the other, in one visit to memory.
+"""What is done to the factors of a training step's products, each in one visit to memory (Triton).
 
+    gelu_kernel       gelu(x)
+    join_kernel       gradients side by side, or up · gelu′(x), and the sums of their columns
     max_kernel        the largest |v| among some rows, a number for each program
     round_kernel      v · s in float8, as it stands and transposed, and the sums of v's columns
     transpose_kernel  8-bit numbers transposed
 
-v is x itself, gelu(x), or up · gelu′(x): what feeds a product never exists in more than 8 bits.
-`kernels/gpu/float8_product.py` has the definition.
+v is x itself, gelu(x), or up · gelu′(x): what feeds a product in float8 never exists in more than 8 bits.
+`kernels/gpu/fused_linear.py` and `kernels/gpu/float8_product.py` have the definitions.
 """
 
 from __future__ import annotations
@@ -28,6 +30,10 @@ class Tile(NamedTuple):
     warps: int
 
 
+STRIPE = 256  # rows whose sum a program takes
+BLOCK = 4096  # numbers that a program takes of what goes through the GELU
+MAX_PARTS = 3  # tensors that one launch joins
+JOIN_ROWS, SLOPE_ROWS, COLUMNS = 32, 16, 128  # that a program of the joining kernel takes at a time
 # The fastest of six on an H200, for (operand,  whether its columns are summed).
 TILES = {
     (0, False): Tile(128, 128, 8),
@@ -36,6 +42,80 @@ TILES = {
     (2, True): Tile(64, 64, 4),
 }
 OTHER = Tile(128, 64, 4)
+
+
+@triton.jit
+def gelu_gate(v):  # type: ignore[no-untyped-def]
+    """g of gelu(v) = v g; the numbers are −2 log₂e · √(2/π), and the same times 0.044715."""
+    return 1.0 / (1.0 + tl.exp2(v * (-2.302208198 - 0.10294324 * v * v)))
+
+
+@triton.jit
+def gelu_slope(v, gate):  # type: ignore[no-untyped-def]
+    """gelu′(v)"""
+    bend = 0.03567740813630013 * v * v
+    return gate + 2.0 * v * gate * (1.0 - gate) * (0.7978845608028654 + 3.0 * bend)
+
+
+@triton.jit
+def gelu_kernel(u, h, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(u + at, mask=at < size, other=0.0).to(tl.float32)
+    tl.store(h + at, (v * gelu_gate(v)).to(h.dtype.element_ty), mask=at < size)
+
+
+@triton.jit
+def join_kernel(  # type: ignore[no-untyped-def]
+    x, y, z, up, out, sums, M, A, B, C, sx, sy, sz,
+    SLOPE: tl.constexpr, STRIPE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """x (M, A), y (M, B) and z (M, C), their rows sx, sy and sz apart; a block lies in one of them.
+
+    SLOPE: up · gelu′(x), where x is the only one.
+    """
+    wide = A + B + C
+    block = tl.program_id(0)
+    base, stride, size, before, nth = x, sx, A, 0, block
+    if not SLOPE:
+        first, second = tl.cdiv(A, BN), tl.cdiv(B, BN)
+        if block >= first + second:
+            base, stride, size, before, nth = z, sz, C, A + B, block - first - second
+        elif block >= first:
+            base, stride, size, before, nth = y, sy, B, A, block - first
+    n = nth * BN + tl.arange(0, BN)
+    total = tl.zeros((BM, BN), tl.float32)
+    for start in range(0, STRIPE, BM):
+        m = tl.program_id(1).to(tl.int64) * STRIPE + start + tl.arange(0, BM)
+        inside = (m[:, None] < M) & (n[None, :] < size)
+        v = tl.load(base + m[:, None] * stride + n[None, :], mask=inside, other=0.0)
+        if SLOPE:
+            v = v.to(tl.float32)
+            g = tl.load(up + m[:, None] * stride + n[None, :], mask=inside, other=0.0).to(tl.float32)
+            v = (g * gelu_slope(v, gelu_gate(v))).to(out.dtype.element_ty)
+        tl.store(out + before + m[:, None] * wide + n[None, :], v, mask=inside)
+        total += v.to(tl.float32)
+    tl.store(sums + tl.program_id(1) * wide + before + n, tl.sum(total, 0), mask=n < size)
+
+
+def launch_gelu(u: Tensor) -> Tensor:
+    h = torch.empty_like(u)
+    launch(gelu_kernel, triton.cdiv(u.numel(), BLOCK))(u, h, u.numel(), BLOCK=BLOCK, num_warps=8)
+    return h
+
+
+def launch_join(parts: list[Tensor], up: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The kernel over up to three matrices, or over the only one with `up`."""
+    ready = [part if part.stride(-1) == 1 and up is None else part.contiguous() for part in parts]
+    ready += [ready[0][:, :0]] * (MAX_PARTS - len(ready))
+    sizes, strides = [part.shape[1] for part in ready], [part.stride(0) for part in ready]
+    M, wide, stripes = len(ready[0]), sum(sizes), triton.cdiv(len(ready[0]), STRIPE)
+    out, sums = ready[0].new_empty(M, wide), ready[0].new_empty(stripes, wide, dtype=torch.float32)
+    launch(join_kernel, sum(triton.cdiv(size, COLUMNS) for size in sizes), stripes)(
+        *ready, ready[0] if up is None else up.contiguous(), out, sums, M, *sizes, *strides,
+        SLOPE=up is not None, STRIPE=STRIPE, BM=JOIN_ROWS if up is None else SLOPE_ROWS, BN=COLUMNS,
+        num_warps=4,
+    )  # fmt: skip
+    return out, sums
 
 
 @triton.jit
@@ -56,8 +136,7 @@ def load_operand(x, up, at, inside, OPERAND: tl.constexpr, FAST: tl.constexpr): 
         if OPERAND == 1:
             v = v * gate
         else:
-            slope = gate + 2.0 * v * gate * (1.0 - gate) * (0.7978845608028654 + 3.0 * bend)
-            v = slope * tl.load(up + at, mask=inside, other=0.0).to(tl.float32)
+            v = gelu_slope(v, gate) * tl.load(up + at, mask=inside, other=0.0).to(tl.float32)
     return v
 
 

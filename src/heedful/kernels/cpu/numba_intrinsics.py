@@ -85,16 +85,6 @@ shorts_at = _pointer(ir.IntType(16), types.int16)
 
 
 @intrinsic
-def as_float(typingctx: Any, bits: Any) -> tuple[Any, Callable]:
-    """The float32 that these 32 bits are."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.FloatType())
-
-    return types.float32(types.int32), codegen
-
-
-@intrinsic
 def truncate(typingctx: Any, number: Any) -> tuple[Any, Callable]:
     """A float32 without its fraction, as 32 bits; Numba's own way goes through 64."""
 

@@ -25,7 +25,6 @@ from heedful.kernels.cpu.numba_intrinsics import (
     Array,
     Float,
     Int,
-    as_float,
     bytes_at,
     compile_cached,
     compile_inline,
@@ -240,7 +239,7 @@ def exp(x: Float) -> Float:
     value = value * f + np.float32(2.402265069591007e-01)
     value = value * f + np.float32(6.931471805599453e-01)
     value = value * f + np.float32(1.0)
-    return value * as_float(biased << np.int32(23))
+    return value * np.int32(biased << np.int32(23)).view(np.float32)
 
 
 @compile_inline

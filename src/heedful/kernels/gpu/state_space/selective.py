@@ -64,19 +64,9 @@ def enter_segments(
         kept = F.pad(keep, (0, segments * size - keep.shape[1]), value=1.0)
         kept = kept.unflatten(1, (segments, size)).amin(2)
     launch(scan_segments, triton.cdiv(D * N, 1024), rows)(
-        ends,
-        sums,
-        A,
-        kept,
-        first,
-        starts,
-        segments,
-        D,
-        N,
-        BLOCK=1024,
-        FORGETS=keep is not None,
-        REVERSE=reverse,
-    )
+        ends, sums, A, kept, first, starts, segments, D, N,
+        BLOCK=1024, FORGETS=keep is not None, REVERSE=reverse,
+    )  # fmt: skip
     return starts
 
 

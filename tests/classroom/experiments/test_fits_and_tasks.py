@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -58,8 +59,10 @@ def test_an_exponential_gives_its_rate_and_too_few_points_an_error() -> None:
 def test_the_mean_of_one_value_has_no_interval() -> None:
     assert mean_interval([2.0])[0] == 2.0
     assert math.isnan(mean_interval([2.0])[1])
+    _, _, high = mean_interval([0.0, 1.0] * 20)  # 39 degrees of freedom: more than the 1.96 of a normal one
+    assert (high - 0.5) / (statistics.stdev([0.0, 1.0] * 20) / 40**0.5) == pytest.approx(2.0227, abs=1e-4)
     mean, low, high = mean_interval([1.0, 2.0, 3.0])
-    assert (mean, high - mean) == (2.0, pytest.approx(4.303 / math.sqrt(3)))
+    assert (mean, high - mean) == (2.0, pytest.approx(4.302653 / math.sqrt(3)))
     assert low < mean
 
 

@@ -23,6 +23,7 @@ from heedful.interp.inputs import Result
 from heedful.models.base import LM, evaluation_mode
 from heedful.nn.context import Watch
 from heedful.nn.recurrent import Recurrence
+from heedful.tasks.metrics.scores import t_quantile
 from heedful.weights.loading import build
 
 # Smaller distances are left out of the fit: there the loss still sees the token through its own path.
@@ -85,12 +86,6 @@ def exploding_rates(
 
 # Straight lines through measurements: exponents of power laws and rates of exponentials, with intervals.
 
-# The 0.975 quantile of Student's t with 1, 2, … degrees of freedom; 1.96 beyond.
-STUDENT = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
-    2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048,
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class LineFit(Result):
@@ -101,11 +96,6 @@ class LineFit(Result):
     low: float
     high: float
     residual: float  # root mean square of what the line leaves over
-
-
-def student_quantile(degrees: int) -> float:
-    """Return the 0.975 quantile of Student's t."""
-    return STUDENT[degrees - 1] if degrees <= len(STUDENT) else 1.96
 
 
 def fit_line(x: Sequence[float] | NDArray[Any], y: Sequence[float] | NDArray[Any]) -> LineFit:
@@ -120,7 +110,7 @@ def fit_line(x: Sequence[float] | NDArray[Any], y: Sequence[float] | NDArray[Any
     intercept = float(b.mean() - slope * a.mean())
     left = b - intercept - slope * a
     error = math.sqrt(float(left @ left) / (len(a) - 2) / float(centred @ centred))
-    half = student_quantile(len(a) - 2) * error
+    half = t_quantile(len(a) - 2) * error
     return LineFit(slope, intercept, slope - half, slope + half, float(np.sqrt(np.mean(left**2))))
 
 
@@ -139,5 +129,5 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     mean = float(np.mean(values))
     if len(values) < 2:
         return mean, math.nan, math.nan
-    half = student_quantile(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = t_quantile(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return mean, mean - half, mean + half

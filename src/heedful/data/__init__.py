@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from heedful.core.errors import InputError, nearest
+from heedful.core.errors import InputError
 from heedful.data.batch import IGNORE, Batch
 from heedful.data.batches import Batches
 from heedful.data.examples.answer_spans import answer, squad
@@ -82,6 +82,6 @@ def text(source: Source, tokenizer: Tokenizer, *, objective: str = "next_token",
     apart=True, unit="file" …), masked, permuted, masked_and_next (data.pairs), spans, denoise, replaced.
     """
     if objective not in FROM_TEXT:
-        hint = nearest(objective, FROM_TEXT) or f"one of {', '.join(FROM_TEXT)}"
-        raise InputError(f"`objective={objective!r}` cannot be learned from plain text", hint=hint)
+        message = f"`objective={objective!r}` cannot be learned from plain text"
+        raise InputError(message, value=objective, allowed=FROM_TEXT)
     return FROM_TEXT[objective](source, tokenizer, **options)

@@ -298,13 +298,14 @@ def merge_peft(model: nn.Module, adapter: PeftAdapter, rows: list[Row], prefix: 
         theirs = name if name in links else f"{prefix}.{name}"
         if theirs not in links:
             raise UnexpectedTensor(
-                f"{adapter.folder} adapts {name!r:.80}, which its model has not",
+                f"{adapter.folder} adapts {name!r:.80}, which its model does not have",
                 hint=nearest(name, links) or "was it trained on another model?",
             )
         link = links[theirs]
         if len(link.theirs) > 1 and not is_change:
             raise UnexpectedTensor(
-                f"{theirs!r:.80} is one of several that make {link.ours[0]!r}", hint="merge it"
+                f"{theirs!r:.80} was trained whole, and only together with others it makes {link.ours[0]!r}",
+                hint="merge it into its model with peft (merge_and_unload), and load that",
             )
         value = adapter.change(name.removesuffix(".weight")) if is_change else adapter.read(name)
         # The other published tensors that make ours with this one change by zero.

@@ -145,7 +145,7 @@ def read_pooling(folder: Path) -> Pooling | None:
         chosen += [settings["pooling_mode"]] if isinstance(settings.get("pooling_mode"), str) else []
         if len(chosen) != 1 or chosen[0] not in MODES.values():
             raise ConfigError(
-                f"{folder} pools by {chosen}", hint=f"one of {', '.join(MODES.values())} is built here"
+                f"{folder} pools by {chosen}", hint=f"it should be one of {', '.join(MODES.values())}"
             )
         mode = chosen[0]
     limits = folder / "sentence_bert_config.json"

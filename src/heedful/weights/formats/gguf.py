@@ -167,7 +167,7 @@ def _read_header(
     if version not in VERSIONS:
         versions = " and ".join(map(str, VERSIONS))
         raise WeightsError(
-            f"{path} has version {version:#x} of GGUF, and those read are {versions}, low byte first",
+            f"{path} has version {version:#x} of GGUF; heedful reads {versions}, low byte first",
             hint="convert the model again with a newer llama.cpp",
         )
     metadata: dict[str, Any] = {}
@@ -212,7 +212,7 @@ def _read_infos(
         if sizes and sizes[0] % numbers:
             raise ValueError(f"rows of {name!r:.80} have {sizes[0]} numbers, no multiple of {numbers}")
         if offset != end:
-            raise ValueError(f"the tensor {name!r:.80} begins at {offset:,} and {end:,} is its turn")
+            raise ValueError(f"the tensor {name!r:.80} begins at {offset:,} and should begin at {end:,}")
         infos[name] = TensorInfo(tuple(reversed(sizes)), kind, offset, math.prod(sizes) // numbers * size)
         end = round_up(offset + infos[name].size, alignment)
     return infos, end

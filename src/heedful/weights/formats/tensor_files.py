@@ -157,7 +157,7 @@ def without_prefix(source: TensorSource, prefix: str) -> TensorSource:
 
 SAFE_INDEX = "model.safetensors.index.json"
 WRAPPERS = ("module.", "_orig_mod.")  # of torch's DataParallel and DDP, and of torch.compile
-TEXT_MODELS = ("language_model.", "model.language_model.")  # within models that read images, too
+TEXT_MODELS = ("language_model.", "model.language_model.")  # within models that also read images
 
 
 def open_folder(folder: Path) -> TensorSource:
@@ -200,7 +200,7 @@ def numbered_parts(path: Path) -> list[Path]:
     parts = [path.with_name(f"{stem}-{i:05d}-of-{count:05d}{path.suffix}") for i in range(1, count + 1)]
     for part in parts:
         if not part.is_file():
-            raise NotFound(f"{part.parent} lacks {part.name}, one of {count} parts", hint="fetch it, too")
+            raise NotFound(f"{part.parent} lacks {part.name}, one of {count} parts", hint="fetch it as well")
     return parts
 
 

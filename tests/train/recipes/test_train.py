@@ -120,6 +120,12 @@ def test_a_dry_run_measures_and_writes_nothing(heed: Heed, files: dict[str, Path
     assert code == 0
     assert told["parameters"] > 1000
     assert told["memory_bytes"] > 4 * told["weights_bytes"]
+    averaged = json.loads(
+        heed(*CHARS, files["text"], *TINY, "--set", "train.ema=0.9", "--dry-run", "--json")[1]
+    )
+    assert (
+        averaged["memory_bytes"] - told["memory_bytes"] == averaged["average_bytes"] == told["weights_bytes"]
+    )
     assert told["batch"] == [4, 16]
     assert not Path("runs").exists()
 

@@ -25,12 +25,18 @@ from heedful.models.counting import check_memory, parameter_count
 from heedful.text import Tokenizer, load_tokenizer, save_tokenizer
 from heedful.text.tokenizer_training import TRAINERS, train_tokenizer
 from heedful.train.checkpoint import of_run
+from heedful.train.config import TrainConfig
 from heedful.train.objectives import Objective, distil, objective
 from heedful.train.recipes.recipes import ResolvedSettings, TokenizerOptions, with_file_line
 from heedful.weights.loading import build, load
 
 # Numbers that an optimiser keeps for each weight.
 MOMENTS = {"adamw": 2, "muon": 1, "adafactor": 0}
+
+
+def numbers_per_weight(config: TrainConfig) -> int:
+    """Return how many numbers a run keeps for a weight: itself, its gradient, moments, perhaps an average."""
+    return 2 + MOMENTS[config.optimiser] + (config.ema is not None)
 
 
 @dataclass(frozen=True)
@@ -156,8 +162,7 @@ def check_training_memory(settings: ResolvedSettings, config: Config, device: to
     recipe = settings.recipe
     family = find_config(recipe.family)[0]
     count = parameter_count(family, config)
-    copies = 2 + MOMENTS[recipe.train.optimiser] + (recipe.train.ema is not None)
-    copies = 1 if recipe.parallel == "fsdp" else copies
+    copies = 1 if recipe.parallel == "fsdp" else numbers_per_weight(recipe.train)
     check_memory(
         f"training {settings.name} ({count:,} parameters)", 4 * copies * count, device,
         f"use heed train {family.name} …, which is small, fewer --set model.layers=… and model.dim=…, "

@@ -35,7 +35,7 @@ from heedful.train.distributed import Processes, processes
 from heedful.train.fit import Step, fit
 from heedful.train.objectives import Objective
 from heedful.train.recipes.folder import RunFiles, read_metrics
-from heedful.train.recipes.prepare import MOMENTS, PreparedRun, prepare_run
+from heedful.train.recipes.prepare import MOMENTS, PreparedRun, numbers_per_weight, prepare_run
 from heedful.train.recipes.progress import ProgressReporter, format_clock, make_reporter
 from heedful.train.recipes.recipes import ResolvedSettings
 from heedful.train.stopping import EarlyStopping
@@ -435,7 +435,6 @@ def rehearse(settings: ResolvedSettings) -> dict[str, Any]:
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     saved = activations(run, batch) // config.accumulate
-    moments = MOMENTS[config.optimiser]
     seconds = measure_steps(model, run.purpose, batches, config, 2)[-1]
     steps = config.steps if config.minutes is None else max(1, round(60 * config.minutes / seconds))
     return {
@@ -444,8 +443,9 @@ def rehearse(settings: ResolvedSettings) -> dict[str, Any]:
         "valid_rows": run.valid.row_count if run.valid else 0,
         "batch": list(batch.tokens.shape), "tokens_per_step": batch.tokens_read, "steps": steps,
         "epochs": round(steps / len(batches), 2), "weights_bytes": weights, "gradients_bytes": weights,
-        "moments_bytes": moments * weights, "activations_bytes": saved,
-        "memory_bytes": (2 + moments) * weights + saved, "process_bytes": peak_memory(device),
+        "moments_bytes": MOMENTS[config.optimiser] * weights,
+        **({} if config.ema is None else {"average_bytes": weights}), "activations_bytes": saved,
+        "memory_bytes": numbers_per_weight(config) * weights + saved, "process_bytes": peak_memory(device),
         "seconds_per_step": round(seconds, 4), "eta": format_clock(seconds * steps),
     }  # fmt: skip
 

@@ -241,6 +241,19 @@ def test_an_option_for_a_file_takes_any_name(heed: Any, models: dict[str, Path])
         assert json.loads(heed(*index)[1])["texts"] == 2
 
 
+def test_a_file_without_text_is_named(heed: Any, models: dict[str, Path]) -> None:
+    Path("empty.txt").write_text("\n \n")
+    for line in (("classify", "the cat", "empty.txt"), ("similar", "the cat", "--in", "empty.txt")):
+        assert heed(*line)[2] == "error: empty.txt has no text\nhint: put one on each line\n"
+
+
+def test_a_model_in_this_folder_is_exported_under_its_name(
+    heed: Any, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shutil.copytree(models["complete"], "writer"))
+    assert heed("export", ".")[1] == "writer-f16.gguf\n"
+
+
 @pytest.mark.parametrize(
     "text", ["Where is it.", "e.g.", "https://a.b/c", "</s>", "see notes.txt", "3.14", "U.S.A"]
 )

@@ -129,6 +129,8 @@ def read_numbered(arguments: Words, columns: TableColumns) -> list[tuple[int, In
         parts: list[list[tuple[int, Input]]] = []
         for one in arguments:
             parts.append(read_file_inputs(one, columns) if looks_like_path(one) else [(1, str(one))])
+            if not parts[-1]:
+                raise InputError(f"{one} has no text", hint="put one on each line")
         every = [text for part in parts for _, text in part]
         numbered = parts[0] if len(parts) == 1 else list(enumerate(every, 1))
     check_texts([one for _, one in numbered if isinstance(one, str)] or [str(one) for _, one in numbered])

@@ -48,7 +48,7 @@ def export_command(
     """
     check_choice("format", format, FORMATS)
     endings = {"hf": "", "gguf": f"-{quantize}.gguf", "onnx": ".onnx"}
-    name = Path(model).name.removesuffix(".gguf")
+    name = Path(model).resolve().name.removesuffix(".gguf")  # of "." that of the folder
     where = out or Path(f"{name}{endings[format]}")
     if out is None and format == "hf":
         raise InputError("the folder to write to is missing", hint=f"heed export {model} FOLDER --format hf")

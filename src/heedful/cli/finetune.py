@@ -169,7 +169,7 @@ def eval_command(
     task = task or default_task(loaded, request.files)
     options = {one.path: one.value for one in map(parse_assignment, settings or [])}
     with print_warnings(), show_progress("evaluating"):
-        metrics = evaluate(loaded, task, replace(request, options=options, quiet=json))
+        metrics = evaluate(loaded, task, replace(request, options=options))
     first, highest = deciding_metric(task, metrics)
     metric = metrics[first]
     worse = fail_under is not None and (metric < fail_under if highest else metric > fail_under)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 from heedful.core.errors import ConfigError, InputError, nearest
 from heedful.core.files import expand_paths, stem_path
-from heedful.core.progress import report_progress
 from heedful.data.input_files import read_input_file
 from heedful.data.readers import TABLE_KINDS, Table, parallel_documents, table_delimiter
 from heedful.data.token_cache import tokenize_documents
@@ -32,7 +30,6 @@ from heedful.tasks.registry import bind_task, find_task, infer_task, trainable_t
 from heedful.tasks.task import TrainableTask
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.recipes.prepare import TrainingData
-from heedful.train.recipes.progress import LineReporter, ProgressReporter
 
 
 def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, Any]:
@@ -50,8 +47,7 @@ def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, A
         raise ConfigError(f"no task is called {task!r}", hint=hint)
     kind = tasks[task]
     kind.check_model(model)
-    learnt = TaskSpecification.of(model)
-    learnt = learnt if learnt is not None and learnt.command == kind.command else None
+    learnt = TaskSpecification.of(model, kind.command)
     length = request.length
     if length is None and learnt is not None and kind.metric != "loss":  # there it is of what is written
         length = learnt.max_length
@@ -59,20 +55,11 @@ def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, A
     settings = {"batch": request.batch, limit: length} | dict(request.options)
     examples, facts = read_examples(kind, model, request, learnt)
     examples = examples.first(None if request.limit is None else request.limit * request.batch)
-    lines = ProgressReporter() if request.quiet else LineReporter()
-
-    def report(number: int) -> None:
-        if sys.stderr.isatty():
-            report_progress("examples", number, len(examples))
-        else:
-            lines.step({"step": number, "steps": len(examples)})
-
     bound = bind_task(kind, model)
-    options = settings | {"report": report if kind.by_loss else None}
     if not isinstance(bound, TextClassification) or bound.label_kind.several:
-        scores = bound.score(examples, **options)
+        scores = bound.score(examples, **settings)
     else:
-        answers = bound.answer_examples(examples, **options)
+        answers = bound.answer_examples(examples, **settings)
         scores, confusion = bound.compare(examples, answers), dict[str, dict[str, int]]()
         for row, answer in zip(examples.items, answers, strict=True):
             guesses = confusion.setdefault(row[-1], {})

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, cast
@@ -54,7 +54,7 @@ DRAWING = ("temperature", *NARROWING)
 LENGTH_OPTIONS = ("max_new_tokens", "max_length", "min_new_tokens", "min_length")
 IGNORED_GENERATION_OPTIONS = (
     "use_cache", "pad_token_id", "bos_token_id", "decoder_start_token_id", "return_dict_in_generate",
-    "output_scores", "tokenizer",
+    "output_scores", "tokenizer", "min_length_for_response", "minimum_tokens",
 )  # fmt: skip
 GENERATION_OPTIONS = (*HUGGINGFACE_NAMES, *LENGTH_OPTIONS, "do_sample")
 
@@ -380,7 +380,7 @@ class ScoredByPerplexity(TrainableGeneration):
 
     def score(
         self, examples: Examples, *, batch: int = GENERATION_BATCH_SIZE, length: int | None = None,
-        truncate: bool | None = True, report: Callable[[int], None] | None = None, **settings: Any,
+        truncate: bool | None = True, **settings: Any,
     ) -> dict[str, Any]:  # fmt: skip
         """Return the perplexity of the texts, or of the completions of prompts: there are many good texts."""
         for name in settings:

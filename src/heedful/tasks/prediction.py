@@ -84,15 +84,15 @@ class RowPredictor:
         name = next((name for name, entry in TASKS.items() if entry.load() is kind), None)
         model = of_run(request.model) if request.base is None else request.base
         task = pipeline(name, model, device=request.device)
-        learnt, command = TaskSpecification.of(task.model), request.task
+        command = request.task
         if command is None and not isinstance(task, TrainableTask | FeatureExtraction):
             raise InputError(
                 f"predict has no columns for {task.task}", hint="name another task with `task=…`"
             )
         if command is None:
-            vectors = learnt is None and isinstance(task, SentenceSimilarity | FeatureExtraction)
-            command = "embed" if vectors else str(getattr(task, "command", "embed"))
-        learnt = learnt if learnt is not None and learnt.command == command else None
+            vectors = isinstance(task, SentenceSimilarity | FeatureExtraction)
+            untaught = vectors and TaskSpecification.of(task.model) is None
+            command = "embed" if untaught else str(getattr(task, "command", "embed"))
         options: dict[str, Any] = {
             "batch_size": request.batch, "truncation": True, "max_length": request.length,
         }  # fmt: skip
@@ -103,7 +103,7 @@ class RowPredictor:
                 batch=request.batch, length=request.length, max_tokens=request.max_tokens
             )
             columns = task.answer_columns
-        return cls(task, command, options, columns, learnt)
+        return cls(task, command, options, columns, TaskSpecification.of(task.model, command))
 
     def added_columns(self, source: InputFile) -> dict[str, str]:
         """Return what the new columns are called: "predicted_…" if the table has that name already.

@@ -11,7 +11,7 @@ import inspect
 import math
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -358,24 +358,11 @@ class TrainableTask(Task):
         """Predict every example as the pipeline does, and compare the answers with the expected ones."""
         return self.compare(examples, self.answer_examples(examples, **settings))
 
-    def answer_examples(
-        self, examples: Examples, *, report: Callable[[int], None] | None = None, **settings: Any
-    ) -> list[Any]:
-        """Return what `predict` answers to every example.
-
-        `settings` are those of `call_options`; `report` receives how many examples have been read.
-        """
-
-        def count(inputs: Iterable[Any]) -> Iterator[Any]:
-            for number, one in enumerate(inputs, 1):
-                yield one
-                if report is not None:
-                    report(number)
-
-        first, *others = self.call_inputs(self.input_rows(examples))
-        options = self.call_options(**settings)
+    def answer_examples(self, examples: Examples, **settings: Any) -> list[Any]:
+        """Return what `predict` answers to every example; `settings` are those of `call_options`."""
+        inputs, options = self.call_inputs(self.input_rows(examples)), self.call_options(**settings)
         with evaluation_mode(self.model):
-            return list(self(first if report is None else count(first), *others, **options))
+            return list(self(*inputs, **options))
 
     def loss_scores(self, batches: Batches) -> dict[str, Any]:
         """Return the mean loss of batches, and their perplexity if that is the metric."""

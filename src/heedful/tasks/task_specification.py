@@ -59,9 +59,10 @@ class TaskSpecification:
         )
 
     @classmethod
-    def of(cls, model: Model) -> TaskSpecification | None:
-        """Return the specification of a loaded model; None: it has none."""
-        return cls.parse(model.hf_config)
+    def of(cls, model: Model, command: str | None = None) -> TaskSpecification | None:
+        """Return the specification of a loaded model; None: it has none, or not one of this command."""
+        learnt = cls.parse(model.hf_config)
+        return learnt if learnt is None or command in (None, learnt.command) else None
 
     @classmethod
     def of_folder(cls, name: str | Path) -> TaskSpecification | None:

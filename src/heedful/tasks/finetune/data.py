@@ -119,10 +119,8 @@ def hold_out_texts(
     note = ""
     try:
         train, valid, method = task.split_validation(examples.select(list(first.values())), seed)
-        held_out, copies = (
-            set(read_texts(task, valid)),
-            [i for i, name in enumerate(names) if first[name] < i],
-        )
+        held_out = set(read_texts(task, valid))
+        copies = [i for i, name in enumerate(names) if first[name] < i]
         learnt = [i for i in copies if names[i] not in held_out]
         train, _ = move_to_training(train, examples, learnt)
         if left := len(copies) - len(learnt):

@@ -125,7 +125,6 @@ class EvaluationRequest(FileOptions):
     stride: Annotated[int | None, Option("Move the window of perplexity by N tokens.", minimum=1)] = None
     limit: Annotated[int | None, Option("Read at most N batches (perplexity: tokens).", minimum=1)] = None
     options: Mapping[str, Any] = field(default_factory=dict)  # of the builder of the data, and of generation
-    quiet: bool = True  # whether to show no progress bar
     label: Annotated[str | None, Option("Read the expected answer from this column.")] = field(
         default=None, kw_only=True
     )

@@ -286,16 +286,13 @@ class Conversational(ScoredByPerplexity):
         self,
         conversations: Any,
         *,
-        min_length_for_response: int | None = None,
-        minimum_tokens: int | None = None,
         clean_up_tokenization_spaces: bool | None = None,
         batch_size: int = GENERATION_BATCH_SIZE,
         **generation: Any,
     ) -> Any:
         """Append the next message to each conversation; a list of one is answered like that one.
 
-        The options are those of generation; `min_length_for_response` and `minimum_tokens` keep room for an
-        answer behind a long history in transformers 4, and change nothing here.
+        The options are those of generation.
         """
         if self.tokenizer.chat_template is None:
             raise InputError(

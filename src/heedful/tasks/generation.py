@@ -363,7 +363,7 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
         rows = [answer[0] if isinstance(answer, list) else answer for answer in answers]
         written = [next(iter(row.values())) for row in rows]
         text, truth = examples.items[0]
-        first = {"text": text, "expected": truth, "written": written[0]}
+        first = {self.fields[0]: text, "expected": truth, "written": written[0]}
         scores = self.text_scores([row[1] for row in examples.items], written)
         return {**scores, "rows": len(written), "first": first}
 

@@ -386,9 +386,7 @@ def split_paragraph(text: str, start: int, end: int, size: int, overlap: int) ->
     yield start, end
 
 
-def read_passages(
-    folder: str | Path, size: int, overlap: int, kinds: Sequence[str] = TEXT_SUFFIXES
-) -> list[Passage]:
+def read_passages(folder: str | Path, size: int, overlap: int) -> list[Passage]:
     """Return the passages of all texts in a folder and below, or of one file."""
     root = Path(folder)
     if not root.exists():
@@ -396,7 +394,7 @@ def read_passages(
     check_integer("size", size)
     if not 0 <= overlap <= size // 2:
         raise InputError(f"`overlap={overlap}` must be from 0 to half of `size={size}`")
-    below = sorted(p for p in root.rglob("*") if p.suffix.lower() in kinds and p.is_file())
+    below = sorted(p for p in root.rglob("*") if p.suffix.lower() in TEXT_SUFFIXES and p.is_file())
     files = [root] if root.is_file() else below
     passages = []
     for path in files:
@@ -406,7 +404,7 @@ def read_passages(
         passages += [Passage(name, a, b, text[a:b]) for a, b in split_passages(text, size, overlap)]
     if not passages:
         raise InputError(
-            f"{folder} holds no text ({', '.join(kinds)})", hint="put some in, or name another folder"
+            f"{folder} holds no text ({', '.join(TEXT_SUFFIXES)})", hint="put some in, or name another folder"
         )
     return passages
 

@@ -120,12 +120,10 @@ def bleu(truths: Sequence[str], guesses: Sequence[str], **options: Any) -> dict[
     return {"bleu": score.score, "signature": str(metric.get_signature())}
 
 
-def bleu_interval(
-    truths: Sequence[str], guesses: Sequence[str], samples: int = 1000, seed: int = 0
-) -> tuple[float, float]:
+def bleu_interval(truths: Sequence[str], guesses: Sequence[str], samples: int = 1000) -> tuple[float, float]:
     """Return where 95 % of the BLEUs of texts drawn with replacement lie   (Koehn 2004)"""
     check_pairs(truths, guesses, "texts")
-    metric, rng = bleu_metric(effective_order=True), np.random.default_rng(seed)
+    metric, rng = bleu_metric(effective_order=True), np.random.default_rng(0)
     rows = [metric.sentence_score(g, [t]) for t, g in zip(truths, guesses, strict=True)]
     counts = np.array([[*row.counts, *row.totals, row.sys_len, row.ref_len] for row in rows])
     order = len(rows[0].counts)

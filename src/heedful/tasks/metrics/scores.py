@@ -130,27 +130,27 @@ def exact_interval(share: float, trials: float) -> tuple[float, float]:
     return low, high
 
 
-def correlation_interval(correlation: float, count: int, z: float = 1.96) -> tuple[float, float]:
-    """Return the 95 % interval of a correlation of `count` ranks: tanh(atanh r ± z √((1 + r²/2)/(n − 3)))
+def correlation_interval(correlation: float, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a correlation of `count` ranks: tanh(atanh r ± 1.96 √((1 + r²/2)/(n − 3)))
 
     (Fisher's transform with the variance of Bonett and Wright 2000.) A perfect one counts as 1 − 1/n.
     """
     if count <= 3:
         return -1.0, 1.0
     r = max(-1 + 1 / count, min(1 - 1 / count, correlation))
-    half = z * math.sqrt((1 + r * r / 2) / (count - 3))
+    half = 1.96 * math.sqrt((1 + r * r / 2) / (count - 3))
     low, high = (math.tanh(math.atanh(r) + sign * half) for sign in (-1, 1))
     return min(low, correlation), max(high, correlation)
 
 
 def bootstrap_interval(
-    statistic: Callable[[NDArray[np.intp]], float], count: int, *, draws: int = 1000, seed: int = 0
+    statistic: Callable[[NDArray[np.intp]], float], count: int, *, draws: int = 1000
 ) -> tuple[float, float]:
     """Return where a statistic of `count` examples lies in 95 % of samples drawn from them   (Efron 1979)
 
     `statistic` gets the indices of one sample, drawn with replacement.
     """
-    samples = np.random.default_rng(seed).integers(count, size=(draws, count))
+    samples = np.random.default_rng(0).integers(count, size=(draws, count))
     return central_interval([statistic(sample) for sample in samples])
 
 

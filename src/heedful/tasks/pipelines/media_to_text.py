@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -79,11 +79,6 @@ class ImageToText(TrainableGeneration):
 
     def call_options(self, **settings: Any) -> dict[str, Any]:
         return super().call_options(**({"num_beams": 1} | settings))  # the most likely token each time
-
-    def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
-        scores = super().compare(examples, answers)
-        first = scores["first"]
-        return {**scores, "first": {("image" if name == "text" else name): v for name, v in first.items()}}
 
 
 class SpeechRecognition(GeneratingTask):

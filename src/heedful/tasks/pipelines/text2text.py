@@ -84,7 +84,10 @@ class Text2Text(GeneratingTask):
             return {f"{self.key}_text": "".join(texts)}
 
         def predict_batch(texts: list[Any]) -> list[Any]:
-            parts = [split(check_text(text)) for text in texts]
+            for text in texts:
+                if not isinstance(text, str) or not text.strip():
+                    raise InputError(f"the input must be a text that is not empty; got {text!r:.60}")
+            parts = [split(text) for text in texts]
             for i, part in enumerate(parts):
                 longest = max(len(ids) for ids, _ in part)
                 if context is not None and longest > context:
@@ -235,13 +238,6 @@ def languages(model: Model) -> tuple[str, str] | None:
     if not isinstance(names, list) or len(names) != 2:
         return None
     return str(names[0]).lower(), str(names[1]).lower()
-
-
-def check_text(text: Any) -> str:
-    """Return the text; raise InputError if it is none or empty."""
-    if not isinstance(text, str) or not text.strip():
-        raise InputError(f"the input must be a text that is not empty; got {text!r:.60}")
-    return text
 
 
 # Words whose full stop does not end a sentence.

@@ -346,7 +346,8 @@ def scored_tokens(
     With `learnt_words` a token also continues the word of WORD that an earlier token begins.
     """
     prefix = getattr(tokenizer.backend.model, "continuing_subword_prefix", None)
-    begins = {at: word.start() for word in WORD.finditer(text) for at in range(*word.span())}
+    words = WORD.finditer(text) if learnt_words else ()
+    begins = {at: word.start() for word in words for at in range(*word.span())}
     scored: list[ScoredToken] = []
     for i, (name, (start, end)) in enumerate(zip(tokenizer.tokens(one.ids), one.offsets, strict=True)):
         if one.special_tokens_mask[i]:
@@ -357,7 +358,7 @@ def scored_tokens(
             continues = start > 0 and " " not in text[start - 1 : start + 1]
         if one.ids[i] == tokenizer.unk:
             name, continues = text[start:end], False
-        if learnt_words and (word := begins.get(end - 1)) is not None:
+        if (word := begins.get(end - 1)) is not None:
             continues = bool(scored) and scored[-1].end > word
         scored.append(ScoredToken(name, scores[i], start, end, i, continues))
     return scored

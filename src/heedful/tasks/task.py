@@ -233,6 +233,7 @@ class TrainableTask(Task):
     file_kinds: ClassVar[tuple[str, ...]] = ("table",)
     roles: ClassVar[Mapping[str, Role]]  # of the columns of a table
     head: ClassVar[str]  # the head that is put on a model
+    learners: ClassVar[tuple[type[Model], ...]] = (LM,)  # of models that can have it and learn
     trained_whole: ClassVar[tuple[str, ...]] = ("head.*",)  # parameters that learn next to an adapter
     training: ClassVar[TrainingDefaults]
     metric: ClassVar[str]  # the score that training stops on
@@ -281,11 +282,14 @@ class TrainableTask(Task):
     @classmethod
     def check_model(cls, model: Model) -> None:
         """Raise InputError for a model that cannot learn this task."""
-        if cls.head not in model.family.heads or not isinstance(model, LM):
-            raise InputError(
-                f"a {model.family.name} model has no {cls.head!r} head, which {cls.command} needs",
-                hint="take an encoder, such as all-minilm-l6-v2",
-            )
+        name, hint = model.family.name, "take an encoder, such as all-minilm-l6-v2"
+        if cls.head not in model.family.heads:
+            raise InputError(f"a {name} model has no {cls.head!r} head, which {cls.command} needs", hint=hint)
+        if not isinstance(model, cls.learners):
+            raise InputError(f"{cls.command} needs a model with one stack of layers", hint=hint)
+        if isinstance(model, MediaLM) and cls.reads == "texts":
+            reads = f"a {name} model reads {model.embed.media} and no text"
+            raise InputError(reads, hint="use `task=classify-images`")
 
     @classmethod
     def head_labels(cls, train: Examples) -> tuple[str, ...] | None:

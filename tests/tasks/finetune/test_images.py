@@ -220,6 +220,10 @@ def test_images_and_models_that_do_not_go_together_are_refused(base: Path, tmp_p
     rows = [("good", "a"), ("bad", "b"), ("fine", "a"), ("poor", "b")]
     with refused(InputError, "a vit model reads images and no text", hint="task=classify-images"):
         heedful.finetune(base, rows, task="classify", quiet=True)
+    numbers = [("good", "fine", 0.1), ("bad", "poor", 0.5), ("good", "bad", 0.9), ("fine", "poor", 0.2)]
+    for task in ("similarity", "regress"):
+        with refused(InputError, "a vit model reads images and no text"):
+            heedful.finetune(base, numbers, task=task, quiet=True)
     with refused(ConfigError, "length=32: an image is read whole"):
         heedful.finetune(base, images, length=32, quiet=True)
     with refused(InputError, "vit model has no 'tag' head"):

@@ -259,13 +259,6 @@ class SentenceSimilarity(NumberTask):
         return [text for row in examples.items for text in row[:2]]
 
     @classmethod
-    def check_model(cls, model: Model) -> None:
-        if not isinstance(model, LM):
-            raise InputError(
-                "similarity needs a model with one stack", hint="take an encoder, such as all-minilm-l6-v2"
-            )
-
-    @classmethod
     def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
         made = model if model.config.head == "none" else with_head(model, "none", seed=seed).to(model.device)
         made.pooling = made.pooling or Pooling(normalise=True)

@@ -19,7 +19,7 @@ from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import BalancedOrder, Batches
 from heedful.data.examples.classification import is_numeric, text_batches
 from heedful.data.input_files import InputFile
-from heedful.models.base import LM, MediaLM, Model
+from heedful.models.base import LM, Model
 from heedful.tasks.examples import (
     ROLES,
     ColumnFlags,
@@ -102,6 +102,7 @@ class TextClassification(TrainableTask):
     command, head = "classify", "classify"
     training = TrainingDefaults(lr=5e-5, lora_lr=1e-3, epochs=4, length=256, many_labels_lr=2e-4)
     roles = ROLES["classify"]
+    learners = (Model,)
 
     answer_columns = ("label", "score")
     call_inputs = staticmethod(text_pair_inputs)
@@ -282,15 +283,6 @@ class TextClassification(TrainableTask):
         return {"labels": count_values([name for names in labels for name in names])} | (
             {"rows without a label": none} if none else {}
         )
-
-    @classmethod
-    def check_model(cls, model: Model) -> None:
-        if cls.head not in model.family.heads:
-            has = f"a {model.family.name} model has no {cls.head!r} head"
-            raise InputError(has, hint="take an encoder, such as all-minilm-l6-v2")
-        if isinstance(model, MediaLM):
-            reads = f"a {model.family.name} model reads {model.embed.media} and no text"
-            raise InputError(reads, hint="use `task=classify-images`")
 
     @classmethod
     def prefers_linear_head(cls, model: Model, examples: Examples) -> bool:

@@ -28,7 +28,6 @@ from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.embedding import Embedding, SoundEmbedding
 from heedful.nn.head import LMHead, NoHead, choose_head
 from heedful.nn.position import Learned
-from heedful.weights.names import Row
 from heedful.weights.ops import Reshape
 
 
@@ -88,8 +87,11 @@ def whisper(c: WhisperConfig) -> Whisper:
     return model
 
 
-def whisper_names(c: WhisperConfig) -> list[Row]:
-    return [
+SIZES = {"tiny": (384, 4), "base": (512, 6), "small": (768, 12), "medium": (1024, 24), "large-v2": (1280, 32)}
+LARGE: dict[str, Any] = dict(dim=1280, layers=32, vocab=51866, bands=128)
+
+WHISPER = descend(
+    BART, "whisper", WhisperConfig, build=whisper, names=lambda c: [
         ("model.encoder.conv1.weight", "embed.token.weight", Reshape((-1, c.bands, 3))),
         ("model.encoder.conv2.weight", "embed.halve.weight", Reshape((-1, c.dim, 3))),
         ("model.encoder.{conv1,conv2}.bias", "embed.{token,halve}.bias"),
@@ -97,14 +99,7 @@ def whisper_names(c: WhisperConfig) -> list[Row]:
         ("model.decoder.{embed_tokens,embed_positions}", "target_embed.{token,position}"),
         *STACK_NAMES,
         ("proj_out", "head.out"),
-    ]
-
-
-SIZES = {"tiny": (384, 4), "base": (512, 6), "small": (768, 12), "medium": (1024, 24), "large-v2": (1280, 32)}
-LARGE: dict[str, Any] = dict(dim=1280, layers=32, vocab=51866, bands=128)
-
-WHISPER = descend(
-    BART, "whisper", WhisperConfig, build=whisper, names=whisper_names,
+    ],
     keys={
         "num_mel_bins": "bands", "max_source_positions": "source_context", "max_target_positions": "context",
     },

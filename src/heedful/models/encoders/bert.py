@@ -176,46 +176,8 @@ def bert_names(c: BertConfig) -> list[Row]:
     ]
 
 
-def roberta_names(c: RobertaConfig) -> list[Row]:
-    return [
-        *backbone_names("roberta"),
-        ("lm_head.{dense,layer_norm}", "head.{dense,norm}"),
-        *out_names("lm_head", "head", c.tied),
-        ("classifier.{dense,out_proj}", "head.{pool.dense,label}"),
-        ("classifier", "head.tag"),
-    ]
-
-
-DISTILBERT_NAMES = [
-    ("distilbert.embeddings.{word,position}_embeddings", "embed.{token,position}"),
-    ("distilbert.embeddings.LayerNorm", "embed.norm"),
-    ("distilbert.transformer.layer.*.attention.{q,k,v,out}_lin", "blocks.*.attn.{q,k,v,o}"),
-    ("distilbert.transformer.layer.*.ffn.{lin1,lin2}", "blocks.*.ffn.{up,down}"),
-    ("distilbert.transformer.layer.*.{sa,output}_layer_norm", "blocks.*.{attn,ffn}_norm"),
-    ("vocab_{transform,layer_norm,projector}", "head.{dense,norm,out}"),
-    ("pre_classifier", "head.pool.dense"),
-    ("classifier", "head.{label,tag}"),
-    ("qa_outputs", "head.span"),
-]
-
-BERT_GGUF_NAMES: list[Row] = [
-    ("token_embd", "embed.token"),
-    ("position_embd", "embed.position"),
-    ("token_types", "embed.types"),
-    ("token_embd_norm", "embed.norm"),
-    ("blk.*.attn_{q,k,v,output}", "blocks.*.attn.{q,k,v,o}"),
-    ("blk.*.{attn,layer}_output_norm", "blocks.*.{attn,ffn}_norm"),
-    ("blk.*.ffn_{up,down}", "blocks.*.ffn.{up,down}"),
-]
-
 KEYS = {
     "layer_norm_eps": "norm_eps", "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "dropout"
-}  # fmt: skip
-
-DISTILBERT_KEYS = {
-    "vocab_size": "vocab", "dim": "dim", "n_layers": "layers", "n_heads": "heads", "hidden_dim": "hidden",
-    "max_position_embeddings": "context", "activation": "act", "dropout": "dropout",
-    "attention_dropout": "dropout", "tie_word_embeddings": "tied",
 }  # fmt: skip
 
 REQUIRE = {"position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False,)}
@@ -269,7 +231,16 @@ BERT = declare(
         **published_heads("Bert", words="mlm"),
     },
     require=DECODER_REQUIRE, infer=infer_bert, paper="Devlin et al. 2019, arXiv 1810.04805", gguf="bert",
-    gguf_names=BERT_GGUF_NAMES, gguf_head="none", gguf_read=lambda source: {"pooler": False},
+    gguf_names=[
+        ("token_embd", "embed.token"),
+        ("position_embd", "embed.position"),
+        ("token_types", "embed.types"),
+        ("token_embd_norm", "embed.norm"),
+        ("blk.*.attn_{q,k,v,output}", "blocks.*.attn.{q,k,v,o}"),
+        ("blk.*.{attn,layer}_output_norm", "blocks.*.{attn,ffn}_norm"),
+        ("blk.*.ffn_{up,down}", "blocks.*.ffn.{up,down}"),
+    ],
+    gguf_head="none", gguf_read=lambda source: {"pooler": False},
     gguf_write=lambda c: {"bert.attention.causal": False},
     gguf_keys=gguf_keys("bert", BertConfig) | {"tokenizer.ggml.token_type_count": "types"},
 )  # fmt: skip
@@ -285,7 +256,14 @@ ERNIE = descend(
 
 ROBERTA = declare(
     "roberta", RobertaConfig, lambda c: bert_encoder(c, roberta_head(c)),
-    names=roberta_names, keys=DECODER_KEYS, presets={"roberta-base": dict(pooler=True)},
+    names=lambda c: [
+        *backbone_names("roberta"),
+        ("lm_head.{dense,layer_norm}", "head.{dense,norm}"),
+        *out_names("lm_head", "head", c.tied),
+        ("classifier.{dense,out_proj}", "head.{pool.dense,label}"),
+        ("classifier", "head.tag"),
+    ],
+    keys=DECODER_KEYS, presets={"roberta-base": dict(pooler=True)},
     objective="masked", prefix="roberta",
     heads={**published_heads("Roberta", words="mlm"), "lm": "RobertaForCausalLM"}, require=DECODER_REQUIRE,
     read=read_offset, infer=infer_pooler,
@@ -310,7 +288,22 @@ CAMEMBERT = descend(
 )  # fmt: skip
 
 DISTILBERT = declare(
-    "distilbert", DistilBertConfig, distilbert, names=DISTILBERT_NAMES, keys=DISTILBERT_KEYS,
+    "distilbert", DistilBertConfig, distilbert, names=[
+        ("distilbert.embeddings.{word,position}_embeddings", "embed.{token,position}"),
+        ("distilbert.embeddings.LayerNorm", "embed.norm"),
+        ("distilbert.transformer.layer.*.attention.{q,k,v,out}_lin", "blocks.*.attn.{q,k,v,o}"),
+        ("distilbert.transformer.layer.*.ffn.{lin1,lin2}", "blocks.*.ffn.{up,down}"),
+        ("distilbert.transformer.layer.*.{sa,output}_layer_norm", "blocks.*.{attn,ffn}_norm"),
+        ("vocab_{transform,layer_norm,projector}", "head.{dense,norm,out}"),
+        ("pre_classifier", "head.pool.dense"),
+        ("classifier", "head.{label,tag}"),
+        ("qa_outputs", "head.span"),
+    ],
+    keys={
+        "vocab_size": "vocab", "dim": "dim", "n_layers": "layers", "n_heads": "heads", "hidden_dim": "hidden",
+        "max_position_embeddings": "context", "activation": "act", "dropout": "dropout",
+        "attention_dropout": "dropout", "tie_word_embeddings": "tied",
+    },
     without=("types", "norm_eps"),
     presets={"distilbert-base-uncased": {}}, objective="masked", prefix="distilbert",
     heads=published_heads("DistilBert", words="mlm"),

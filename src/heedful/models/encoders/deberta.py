@@ -128,26 +128,7 @@ def deberta_names(c: DebertaConfig) -> list[Row]:
     ]
 
 
-def deberta_v2_names(c: DebertaV2Config) -> list[Row]:
-    return [
-        (f"{SELF}.{{query,key,value,pos_key,pos_query}}_proj", "blocks.*.attn.{q,k,v,pos_k,pos_q}"),
-        ("deberta.encoder.LayerNorm", "blocks.0.attn.distances.norm"),
-        ("deberta.encoder.conv.{conv,LayerNorm}", "blocks.0.{conv.conv,conv_norm}"),
-        *shared_names(c),
-        *backbone_names("deberta"),
-    ]
-
-
-DEBERTA_KEYS = {
-    **KEYS, "embedding_size": "table_dim", "position_biased_input": "absolute",
-    "relative_attention": "relative", "pooler_hidden_act": "pool_act", "legacy": "legacy",
-}  # fmt: skip
-
 ABSENT = {"position_biased_input": True, "relative_attention": False, "legacy": True}
-ABSENT_V2 = {
-    **ABSENT, "share_att_key": False, "conv_kernel_size": 0, "hidden_size": 1536, "num_hidden_layers": 24,
-    "num_attention_heads": 24, "intermediate_size": 6144,
-}  # fmt: skip
 
 
 def read_deberta(hf_config: dict[str, Any]) -> dict[str, Any]:
@@ -181,25 +162,38 @@ def infer_deberta(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
 
 # The released files keep an unused table of positions, and v3's the discriminator that trained it.
 DROP = ("*embeddings.position_embeddings.weight", "mask_predictions.*")
-READS = {
-    "pos_att_type": "str | tuple[str, ...]", "max_relative_positions": "int", "norm_rel_ebd": "str",
-    "position_buckets": "int",
-}  # fmt: skip
 
 DEBERTA = declare(
-    "deberta", DebertaConfig, deberta, names=deberta_names, keys=DEBERTA_KEYS, presets={"deberta-base": {}},
+    "deberta", DebertaConfig, deberta, names=deberta_names, keys={
+        **KEYS, "embedding_size": "table_dim", "position_biased_input": "absolute",
+        "relative_attention": "relative", "pooler_hidden_act": "pool_act", "legacy": "legacy",
+    },
+    presets={"deberta-base": {}},
     tiny=dict(far=6), objective="masked", prefix="deberta", heads=published_heads("Deberta", words="mlm"),
     require={"talking_head": (False,)}, read=read_deberta, write=write_deberta, infer=infer_deberta,
-    absent=ABSENT, drop=DROP, reads=READS, paper="He et al. 2021, arXiv 2006.03654",
+    absent=ABSENT, drop=DROP, reads={
+        "pos_att_type": "str | tuple[str, ...]", "max_relative_positions": "int", "norm_rel_ebd": "str",
+        "position_buckets": "int",
+    },
+    paper="He et al. 2021, arXiv 2006.03654",
 )  # fmt: skip
 
 DEBERTA_V2 = descend(
-    DEBERTA, "deberta-v2", DebertaV2Config, build=deberta_v2, names=deberta_v2_names,
+    DEBERTA, "deberta-v2", DebertaV2Config, build=deberta_v2, names=lambda c: [
+        (f"{SELF}.{{query,key,value,pos_key,pos_query}}_proj", "blocks.*.attn.{q,k,v,pos_k,pos_q}"),
+        ("deberta.encoder.LayerNorm", "blocks.0.attn.distances.norm"),
+        ("deberta.encoder.conv.{conv,LayerNorm}", "blocks.0.{conv.conv,conv_norm}"),
+        *shared_names(c),
+        *backbone_names("deberta"),
+    ],
     keys=dict(
         share_att_key="shared", conv_kernel_size="conv", conv_groups="conv_groups", conv_act="conv_act"
     ),
     presets={"deberta-v3-base": {}}, tiny=dict(far=64, buckets=8, conv=3), model_types=("deberta-v2",),
     heads=published_heads("DebertaV2", words="mlm"), require={}, read=read_deberta_v2,
-    write=write_deberta_v2, absent=ABSENT_V2,
+    write=write_deberta_v2, absent={
+        **ABSENT, "share_att_key": False, "conv_kernel_size": 0, "hidden_size": 1536, "num_hidden_layers": 24,
+        "num_attention_heads": 24, "intermediate_size": 6144,
+    },
     paper="He et al. 2023, arXiv 2111.09543",
 )  # fmt: skip

@@ -137,23 +137,6 @@ def nomic_bert(c: NomicBertConfig) -> LM:
 
 LAYER = "nomic_bert.encoder.layers.*"
 
-
-def nomic_bert_names(c: NomicBertConfig) -> list[Row]:
-    return [
-        ("nomic_bert.embeddings.{word,token_type}_embeddings", "embed.{token,types}"),
-        ("nomic_bert.emb_ln", "embed.norm"),
-        (f"{LAYER}.attn.Wqkv", ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v"), Fused()),
-        (f"{LAYER}.attn.out_proj", "blocks.*.attn.o"),
-        (f"{LAYER}.mlp.{{fc11,fc12,fc2}}", "blocks.*.ffn.{up,gate,down}"),
-        (f"{LAYER}.{{norm1,norm2}}", "blocks.*.{attn,ffn}_norm"),
-        ("cls.predictions.transform.{dense,layer_norm}", "head.{dense,norm}"),
-        *out_names("cls.predictions", "head", c.tied),
-        ("nomic_bert.pooler.dense", "head.pool.dense"),
-        ("classifier", "head.{label,tag}"),
-        ("qa_outputs", "head.span"),
-    ]
-
-
 # The first files are configured in GPT-2's words.
 OLDER = {
     "n_embd": "dim", "n_layer": "layers", "n_head": "heads", "n_inner": "hidden", "n_positions": "context",
@@ -177,7 +160,20 @@ GGUF_NAMES: list[Row] = [
 ]
 
 NOMIC_BERT = declare(
-    "nomic-bert", NomicBertConfig, nomic_bert, names=nomic_bert_names, keys=KEYS,
+    "nomic-bert", NomicBertConfig, nomic_bert, names=lambda c: [
+        ("nomic_bert.embeddings.{word,token_type}_embeddings", "embed.{token,types}"),
+        ("nomic_bert.emb_ln", "embed.norm"),
+        (f"{LAYER}.attn.Wqkv", ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v"), Fused()),
+        (f"{LAYER}.attn.out_proj", "blocks.*.attn.o"),
+        (f"{LAYER}.mlp.{{fc11,fc12,fc2}}", "blocks.*.ffn.{up,gate,down}"),
+        (f"{LAYER}.{{norm1,norm2}}", "blocks.*.{attn,ffn}_norm"),
+        ("cls.predictions.transform.{dense,layer_norm}", "head.{dense,norm}"),
+        *out_names("cls.predictions", "head", c.tied),
+        ("nomic_bert.pooler.dense", "head.pool.dense"),
+        ("classifier", "head.{label,tag}"),
+        ("qa_outputs", "head.span"),
+    ],
+    keys=KEYS,
     presets={"nomic-bert-2048": {}, "nomic-embed-text-v1.5": dict(context=8192, head="none")},
     tiny=dict(hidden=48), objective="masked", prefix="nomic_bert",
     heads=published_heads("NomicBert", "span", words="mlm"),
@@ -246,19 +242,6 @@ def modernbert_head(c: ModernBertConfig) -> Head:
     )  # fmt: skip
 
 
-MODERNBERT_NAMES: list[Row] = [
-    ("model.embeddings.{tok_embeddings,norm}", "embed.{token,norm}"),
-    ("model.layers.*.attn.Wqkv", ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v"), Fused()),
-    ("model.layers.*.attn.Wo", "blocks.*.attn.o"),
-    ("model.layers.*.mlp.Wi", ("blocks.*.ffn.gate", "blocks.*.ffn.up"), Fused()),
-    ("model.layers.*.mlp.Wo", "blocks.*.ffn.down"),
-    ("model.layers.*.{attn,mlp}_norm", "blocks.*.{attn,ffn}_norm"),
-    ("model.final_norm", "blocks.norm"),
-    *(("head.{dense,norm}", f"head.{where}{{dense,norm}}") for where in ("", "pool.", "transform.")),
-    ("decoder", "head.out"),
-    *(("classifier", f"head.{kind}") for kind in ("label", "tag", "span")),
-]
-
 POOLING = {"cls": "first", "mean": "mean"}
 
 
@@ -272,12 +255,6 @@ def read_modernbert(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {"local": local, "pooling": POOLING.get(pooling, pooling)}
 
 
-MODERNBERT_GGUF_NAMES: list[Row] = [
-    ("token_{embd,embd_norm}", "embed.{token,norm}"),
-    FUSED_QKV,
-    ("blk.*.ffn_up", ("blocks.*.ffn.gate", "blocks.*.ffn.up"), Fused()),
-    *ROWS,
-]
 APART = "modern-bert.attention.sliding_window_pattern"  # how many layers the global ones are apart
 
 
@@ -292,7 +269,18 @@ def write_modernbert_gguf(c: ModernBertConfig) -> dict[str, Any]:
 
 
 MODERNBERT = declare(
-    "modernbert", ModernBertConfig, modernbert, names=MODERNBERT_NAMES,
+    "modernbert", ModernBertConfig, modernbert, names=[
+        ("model.embeddings.{tok_embeddings,norm}", "embed.{token,norm}"),
+        ("model.layers.*.attn.Wqkv", ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v"), Fused()),
+        ("model.layers.*.attn.Wo", "blocks.*.attn.o"),
+        ("model.layers.*.mlp.Wi", ("blocks.*.ffn.gate", "blocks.*.ffn.up"), Fused()),
+        ("model.layers.*.mlp.Wo", "blocks.*.ffn.down"),
+        ("model.layers.*.{attn,mlp}_norm", "blocks.*.{attn,ffn}_norm"),
+        ("model.final_norm", "blocks.norm"),
+        *(("head.{dense,norm}", f"head.{where}{{dense,norm}}") for where in ("", "pool.", "transform.")),
+        ("decoder", "head.out"),
+        *(("classifier", f"head.{kind}") for kind in ("label", "tag", "span")),
+    ],
     keys=dict(
         local_attention="window", hidden_activation="act", norm_eps="norm_eps", norm_bias="norm_bias",
         classifier_bias="head_bias", classifier_activation="head_act", decoder_bias="out_bias",
@@ -309,7 +297,13 @@ MODERNBERT = declare(
         "global_rope_theta": "float", "local_rope_theta": "float",
     },
     gguf="modern-bert",
-    gguf_names=MODERNBERT_GGUF_NAMES, gguf_head="none", gguf_read=read_modernbert_gguf,
+    gguf_names=[
+        ("token_{embd,embd_norm}", "embed.{token,norm}"),
+        FUSED_QKV,
+        ("blk.*.ffn_up", ("blocks.*.ffn.gate", "blocks.*.ffn.up"), Fused()),
+        *ROWS,
+    ],
+    gguf_head="none", gguf_read=read_modernbert_gguf,
     gguf_write=write_modernbert_gguf, paper="Warner et al. 2024, arXiv 2412.13663",
 )  # fmt: skip
 

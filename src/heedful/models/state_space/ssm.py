@@ -131,15 +131,6 @@ BACKBONE_ROWS: list[Row] = [
     ("backbone.norm_f", "blocks.norm"),
     ("lm_head", "head.out"),
 ]
-MAMBA_NAMES: list[Row] = [
-    *BACKBONE_ROWS,
-    (f"{MIXER}.in_proj", ("blocks.*.ssm.value", "blocks.*.ssm.gate"), Fused()),
-    (f"{MIXER}.conv1d", "blocks.*.ssm.conv"),
-    (f"{MIXER}.x_proj", ("blocks.*.ssm.low", "blocks.*.ssm.B", "blocks.*.ssm.C"), Fused()),
-    (f"{MIXER}.dt_proj", "blocks.*.ssm.delta"),
-    (f"{MIXER}.{{A_log,D}}", "blocks.*.ssm.{A_log,D}"),
-    (f"{MIXER}.out_proj", "blocks.*.ssm.out"),
-]
 
 STATE_KEYS = {
     "state_size": "state", "conv_kernel": "width", "use_bias": "bias", "use_conv_bias": "conv_bias",
@@ -156,18 +147,6 @@ GGUF_ROWS: list[Row] = [
     ("output_norm", "blocks.norm"),
     ("output", "head.out"),
 ]
-
-
-def mamba_gguf_names(c: MambaConfig) -> list[Row]:
-    """GGUF keeps the decays themselves, and a convolution as a matrix."""
-    return [
-        *GGUF_ROWS,
-        ("blk.*.ssm_in", ("blocks.*.ssm.value", "blocks.*.ssm.gate"), Fused()),
-        ("blk.*.ssm_conv1d.weight", "blocks.*.ssm.conv.weight", Reshape((-1, c.width))),
-        ("blk.*.ssm_x", ("blocks.*.ssm.low", "blocks.*.ssm.B", "blocks.*.ssm.C"), Fused()),
-        ("blk.*.ssm_{dt,d}", "blocks.*.ssm.{delta,D}"),
-        ("blk.*.ssm_a", "blocks.*.ssm.A_log", NegatedExp()),
-    ]
 
 
 def gguf_state_keys(architecture: str, **more: str) -> dict[str, str]:
@@ -194,7 +173,15 @@ def read_mamba(hf_config: dict[str, Any]) -> dict[str, Any]:
 
 
 MAMBA = declare(
-    "mamba", MambaConfig, mamba, names=MAMBA_NAMES,
+    "mamba", MambaConfig, mamba, names=[
+        *BACKBONE_ROWS,
+        (f"{MIXER}.in_proj", ("blocks.*.ssm.value", "blocks.*.ssm.gate"), Fused()),
+        (f"{MIXER}.conv1d", "blocks.*.ssm.conv"),
+        (f"{MIXER}.x_proj", ("blocks.*.ssm.low", "blocks.*.ssm.B", "blocks.*.ssm.C"), Fused()),
+        (f"{MIXER}.dt_proj", "blocks.*.ssm.delta"),
+        (f"{MIXER}.{{A_log,D}}", "blocks.*.ssm.{A_log,D}"),
+        (f"{MIXER}.out_proj", "blocks.*.ssm.out"),
+    ],
     keys={"time_step_rank": "rank", **STATE_KEYS}, without=("hidden",),
     presets={
         "mamba-130m": {},
@@ -208,7 +195,16 @@ MAMBA = declare(
     write=lambda c: {"expand": c.hidden // c.dim, "intermediate_size": c.hidden, "hidden_act": "silu"},
     absent={"num_hidden_layers": 32}, reads={"expand": "int", "time_step_rank": "int | str"},
     paper="Gu and Dao 2023, arXiv 2312.00752",
-    gguf="mamba", gguf_names=mamba_gguf_names, gguf_keys=gguf_state_keys("mamba", time_step_rank="rank"),
+    gguf="mamba", gguf_names=lambda c: [
+        # GGUF keeps the decays themselves, and a convolution as a matrix.
+        *GGUF_ROWS,
+        ("blk.*.ssm_in", ("blocks.*.ssm.value", "blocks.*.ssm.gate"), Fused()),
+        ("blk.*.ssm_conv1d.weight", "blocks.*.ssm.conv.weight", Reshape((-1, c.width))),
+        ("blk.*.ssm_x", ("blocks.*.ssm.low", "blocks.*.ssm.B", "blocks.*.ssm.C"), Fused()),
+        ("blk.*.ssm_{dt,d}", "blocks.*.ssm.{delta,D}"),
+        ("blk.*.ssm_a", "blocks.*.ssm.A_log", NegatedExp()),
+    ],
+    gguf_keys=gguf_state_keys("mamba", time_step_rank="rank"),
     gguf_write=lambda c: gguf_limits("mamba"),
 )  # fmt: skip
 
@@ -249,24 +245,6 @@ def mamba2(c: Mamba2Config) -> LM:
 
 
 INTO = tuple(f"blocks.*.ssm.{name}" for name in ("gate", "value", "B", "C", "delta"))
-MAMBA2_NAMES: list[Row] = [
-    *BACKBONE_ROWS,
-    (f"{MIXER}.in_proj", INTO, Fused()),
-    (f"{MIXER}.{{conv1d,norm,out_proj}}", "blocks.*.ssm.{conv,norm,out}"),
-    (f"{MIXER}.{{dt_bias,A_log,D}}", "blocks.*.ssm.{step_bias,A_log,D}"),
-]
-
-
-def mamba2_gguf_names(c: Mamba2Config) -> list[Row]:
-    return [
-        *GGUF_ROWS,
-        ("blk.*.ssm_in", INTO, Fused()),
-        ("blk.*.ssm_conv1d.weight", "blocks.*.ssm.conv.weight", Reshape((-1, c.width))),
-        ("blk.*.ssm_dt.bias", "blocks.*.ssm.step_bias"),
-        ("blk.*.ssm_a", "blocks.*.ssm.A_log", NegatedExp((-1, 1))),
-        ("blk.*.ssm_d", "blocks.*.ssm.D", Reshape((-1, 1))),
-        ("blk.*.ssm_norm.weight", "blocks.*.ssm.norm.weight", Reshape((c.norm_groups, -1))),
-    ]
 
 
 def read_mamba2(hf_config: dict[str, Any]) -> dict[str, Any]:
@@ -285,7 +263,12 @@ def write_mamba2(c: Mamba2Config) -> dict[str, Any]:
 
 
 MAMBA2 = descend(
-    MAMBA, "mamba2", Mamba2Config, build=mamba2, names=MAMBA2_NAMES,
+    MAMBA, "mamba2", Mamba2Config, build=mamba2, names=[
+        *BACKBONE_ROWS,
+        (f"{MIXER}.in_proj", INTO, Fused()),
+        (f"{MIXER}.{{conv1d,norm,out_proj}}", "blocks.*.ssm.{conv,norm,out}"),
+        (f"{MIXER}.{{dt_bias,A_log,D}}", "blocks.*.ssm.{step_bias,A_log,D}"),
+    ],
     keys={"num_heads": "heads", "n_groups": "groups"}, without=("hidden",),
     presets={
         "mamba2-130m": {},
@@ -300,7 +283,15 @@ MAMBA2 = descend(
     read=read_mamba2, write=write_mamba2, reads={"expand": "int", "norm_groups": "int"},
     absent={"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "n_groups": 8,
             "tie_word_embeddings": False},
-    gguf="mamba2", gguf_names=mamba2_gguf_names,
+    gguf="mamba2", gguf_names=lambda c: [
+        *GGUF_ROWS,
+        ("blk.*.ssm_in", INTO, Fused()),
+        ("blk.*.ssm_conv1d.weight", "blocks.*.ssm.conv.weight", Reshape((-1, c.width))),
+        ("blk.*.ssm_dt.bias", "blocks.*.ssm.step_bias"),
+        ("blk.*.ssm_a", "blocks.*.ssm.A_log", NegatedExp((-1, 1))),
+        ("blk.*.ssm_d", "blocks.*.ssm.D", Reshape((-1, 1))),
+        ("blk.*.ssm_norm.weight", "blocks.*.ssm.norm.weight", Reshape((c.norm_groups, -1))),
+    ],
     gguf_keys=gguf_state_keys("mamba2", time_step_rank="heads", group_count="groups"),
     # llama.cpp normalises each group by itself, as the released code does; transformers all together.
     gguf_read=lambda source: {"norm_groups": source.metadata.get("mamba2.ssm.group_count", 1)},

@@ -24,7 +24,6 @@ from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, gelu_tanh
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import ALiBi
-from heedful.weights.names import Row
 from heedful.weights.ops import Fused, PerHead
 
 
@@ -61,36 +60,12 @@ def mpt(c: MPTConfig) -> LM:
     return gpt_decoder(c, embed, attn=attn, ffn=ffn, norm=norm, bias=ALiBi(c.heads))
 
 
-MPT_NAMES: list[Row] = [
-    ("transformer.wte", "embed.token"),
-    ("transformer.blocks.*.attn.Wqkv", QKV, Fused()),
-    ("transformer.blocks.*.attn.out_proj", "blocks.*.attn.o"),
-    ("transformer.blocks.*.ffn.{up,down}_proj", "blocks.*.ffn.{up,down}"),
-    ("transformer.blocks.*.norm_{1,2}", "blocks.*.{attn,ffn}_norm"),
-    ("transformer.norm_f", "blocks.norm"),
-    ("{lm_head,score,classifier,qa_outputs}", "head.{out,label,tag,span}"),
-]
-
-
 def read_mpt(hf_config: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of MPT, whose attention has a separate table in config.json."""
     attn = {"alibi": True, "attn_type": "multihead_attention"} | (hf_config.get("attn_config") or {})
     if not attn["alibi"] or attn["attn_type"] != "multihead_attention" or attn.get("qk_ln"):
         raise ConfigError("config.json has another attn_config", hint="MPT is built here with ALiBi alone")
     return {"clip": attn.get("clip_qkv"), "score_scale": attn.get("softmax_scale")}
-
-
-def bloom_names(c: BloomConfig) -> list[Row]:
-    return [
-        ("transformer.word_embeddings", "embed.token"),
-        ("transformer.word_embeddings_layernorm", "embed.norm"),
-        ("transformer.h.*.self_attention.query_key_value", QKV, PerHead(c.heads)),
-        ("transformer.h.*.self_attention.dense", "blocks.*.attn.o"),
-        ("transformer.h.*.mlp.{dense_h_to_4h,dense_4h_to_h}", "blocks.*.ffn.{up,down}"),
-        ("transformer.h.*.{input,post_attention}_layernorm", "blocks.*.{attn,ffn}_norm"),
-        ("transformer.ln_f", "blocks.norm"),
-        ("{lm_head,score,classifier,qa_outputs}", "head.{out,label,tag,span}"),
-    ]
 
 
 KEYS = {
@@ -103,7 +78,17 @@ KEYS = {
 
 
 BLOOM = declare(
-    "bloom", BloomConfig, bloom, names=bloom_names, keys=KEYS,
+    "bloom", BloomConfig, bloom, names=lambda c: [
+        ("transformer.word_embeddings", "embed.token"),
+        ("transformer.word_embeddings_layernorm", "embed.norm"),
+        ("transformer.h.*.self_attention.query_key_value", QKV, PerHead(c.heads)),
+        ("transformer.h.*.self_attention.dense", "blocks.*.attn.o"),
+        ("transformer.h.*.mlp.{dense_h_to_4h,dense_4h_to_h}", "blocks.*.ffn.{up,down}"),
+        ("transformer.h.*.{input,post_attention}_layernorm", "blocks.*.{attn,ffn}_norm"),
+        ("transformer.ln_f", "blocks.norm"),
+        ("{lm_head,score,classifier,qa_outputs}", "head.{out,label,tag,span}"),
+    ],
+    keys=KEYS,
     presets={"bloom-560m": {}, "bloom-176b": dict(dim=14336, layers=70, heads=112)},
     tiny=dict(dim=30, heads=6), prefix="transformer", absent={"hidden_size": 64, "n_layer": 2, "n_head": 8},
     heads=published_heads("Bloom"),
@@ -114,7 +99,15 @@ BLOOM = declare(
 )  # fmt: skip
 
 MPT = declare(
-    "mpt", MPTConfig, mpt, names=MPT_NAMES,
+    "mpt", MPTConfig, mpt, names=[
+        ("transformer.wte", "embed.token"),
+        ("transformer.blocks.*.attn.Wqkv", QKV, Fused()),
+        ("transformer.blocks.*.attn.out_proj", "blocks.*.attn.o"),
+        ("transformer.blocks.*.ffn.{up,down}_proj", "blocks.*.ffn.{up,down}"),
+        ("transformer.blocks.*.norm_{1,2}", "blocks.*.{attn,ffn}_norm"),
+        ("transformer.norm_f", "blocks.norm"),
+        ("{lm_head,score,classifier,qa_outputs}", "head.{out,label,tag,span}"),
+    ],
     keys={
         "vocab_size": "vocab", "d_model": "dim", "n_layers": "layers", "n_heads": "heads",
         "max_seq_len": "context", "layer_norm_epsilon": "norm_eps", "tie_word_embeddings": "tied",

@@ -93,12 +93,6 @@ BLOCK_NAMES = [
     ("{lm_head,score,classifier,qa_outputs}", "head.{out,label,tag,span}"),
 ]
 
-GPT_NAMES = [
-    ("transformer.tokens_embed", "embed.token"),
-    ("transformer.positions_embed", "embed.position"),
-    *BLOCK_NAMES,
-]
-
 GPT2_NAMES = [
     ("transformer.wte", "embed.token"),
     ("transformer.wpe", "embed.position"),
@@ -114,7 +108,12 @@ KEYS = {
 GPT2_KEYS = {**KEYS, "n_inner": "hidden", "activation_function": "act"}
 
 GPT = declare(
-    "gpt", GPTConfig, gpt, names=GPT_NAMES, keys=KEYS, without=("act", "hidden"), presets={"gpt": {}},
+    "gpt", GPTConfig, gpt, names=[
+        ("transformer.tokens_embed", "embed.token"),
+        ("transformer.positions_embed", "embed.position"),
+        *BLOCK_NAMES,
+    ],
+    keys=KEYS, without=("act", "hidden"), presets={"gpt": {}},
     prefix="transformer", model_types=("openai-gpt",), reads={"afn": "str"}, absent={"afn": "gelu"},
     read=lambda hf_config: {"act": ACTS.get(hf_config["afn"], hf_config["afn"])},
     write=lambda c: {"afn": next(theirs for theirs, ours in ACTS.items() if ours == c.act)},

@@ -77,15 +77,6 @@ def layer_names(stem: str) -> list[Row]:
     ]
 
 
-CTRL_NAMES: list[Row] = [
-    ("transformer.w", "embed.token"),
-    ("transformer.h.*.multi_head_attention.{Wq,Wk,Wv,dense}", "blocks.*.attn.{q,k,v,o}"),
-    ("transformer.h.*.ffn.{0,2}", "blocks.*.ffn.{up,down}"),
-    ("transformer.h.*.layernorm{1,2}", "blocks.*.{attn,ffn}_norm"),
-    ("transformer.layernorm", "blocks.norm"),
-    ("{lm_head,classifier}", "head.{out,label}"),
-]
-
 XGLM_KEYS = {
     "vocab_size": "vocab", "d_model": "dim", "num_layers": "layers", "attention_heads": "heads",
     "ffn_dim": "hidden", "max_position_embeddings": "context", "activation_function": "act",
@@ -116,7 +107,15 @@ BIOGPT = descend(
 )  # fmt: skip
 
 CTRL = declare(
-    "ctrl", CTRLConfig, ctrl, names=CTRL_NAMES, keys={
+    "ctrl", CTRLConfig, ctrl, names=[
+        ("transformer.w", "embed.token"),
+        ("transformer.h.*.multi_head_attention.{Wq,Wk,Wv,dense}", "blocks.*.attn.{q,k,v,o}"),
+        ("transformer.h.*.ffn.{0,2}", "blocks.*.ffn.{up,down}"),
+        ("transformer.h.*.layernorm{1,2}", "blocks.*.{attn,ffn}_norm"),
+        ("transformer.layernorm", "blocks.norm"),
+        ("{lm_head,classifier}", "head.{out,label}"),
+    ],
+    keys={
         "vocab_size": "vocab", "n_embd": "dim", "n_layer": "layers", "n_head": "heads", "dff": "hidden",
         "n_positions": "context", "tie_word_embeddings": "tied", "resid_pdrop": "dropout",
         "embd_pdrop": "dropout",

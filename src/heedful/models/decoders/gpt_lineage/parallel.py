@@ -105,19 +105,6 @@ def gptj(c: GPTJConfig) -> LM:
     return gpt_decoder(c, embed, attn=attn, block=partial(ParallelBlock, dropout=c.dropout), word_bias=True)
 
 
-def gptj_names(c: GPTJConfig) -> list[Row]:
-    """Published rotary pairs stand side by side; ours half of the turned entries apart."""
-    return [
-        ("transformer.wte", "embed.token"),
-        ("transformer.h.*.attn.{q,k}_proj", "blocks.*.attn.{q,k}", Pairs(c.heads, c.rope_dim, first=True)),
-        ("transformer.h.*.attn.{v,out}_proj", "blocks.*.attn.{v,o}"),
-        ("transformer.h.*.mlp.{fc_in,fc_out}", "blocks.*.ffn.{up,down}"),
-        ("transformer.h.*.ln_1", "blocks.*.norm"),
-        ("transformer.ln_f", "blocks.norm"),
-        ("{lm_head,score,qa_outputs}", "head.{out,label,span}"),
-    ]
-
-
 def codegen_rows(c: CodeGenConfig) -> list[Row]:
     """Each of the parts that its matrices were trained in has queries, values and keys of its heads."""
     pairs = Pairs(c.heads, c.rope_dim, first=True)
@@ -127,7 +114,17 @@ def codegen_rows(c: CodeGenConfig) -> list[Row]:
 
 
 GPTJ = declare(
-    "gptj", GPTJConfig, gptj, names=gptj_names, keys={**GPT2_KEYS, "rotary_dim": "rope_dim"},
+    "gptj", GPTJConfig, gptj, names=lambda c: [
+        # Published rotary pairs stand side by side; ours half of the turned entries apart.
+        ("transformer.wte", "embed.token"),
+        ("transformer.h.*.attn.{q,k}_proj", "blocks.*.attn.{q,k}", Pairs(c.heads, c.rope_dim, first=True)),
+        ("transformer.h.*.attn.{v,out}_proj", "blocks.*.attn.{v,o}"),
+        ("transformer.h.*.mlp.{fc_in,fc_out}", "blocks.*.ffn.{up,down}"),
+        ("transformer.h.*.ln_1", "blocks.*.norm"),
+        ("transformer.ln_f", "blocks.norm"),
+        ("{lm_head,score,qa_outputs}", "head.{out,label,span}"),
+    ],
+    keys={**GPT2_KEYS, "rotary_dim": "rope_dim"},
     presets={"gpt-j-6b": {}}, tiny=dict(hidden=48, rope_dim=4), prefix="transformer",
     heads=published_heads("GPTJ", "tag"),
     require={"scale_attn_weights": (True,)},
@@ -291,15 +288,6 @@ def read_falcon(hf_config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_falcon(c: FalconConfig) -> dict[str, Any]:
-    return {
-        "new_decoder_architecture": c.new_architecture,
-        "num_kv_heads": c.kv_heads if c.new_architecture else c.heads,
-        "multi_query": c.kv_heads == 1, "parallel_attn": c.parallel,
-        "num_ln_in_parallel_attn": c.norms if c.new_architecture else None,
-    }  # fmt: skip
-
-
 FALCON = declare(
     "falcon", FalconConfig, falcon, names=falcon_names, without=("kv_heads",),
     keys=dict(
@@ -319,7 +307,13 @@ FALCON = declare(
         ),
     },
     tiny=dict(hidden=48), prefix="transformer", heads=published_heads("Falcon"), read=read_falcon,
-    write=write_falcon, absent={"num_attention_heads": 71},
+    write=lambda c: {
+        "new_decoder_architecture": c.new_architecture,
+        "num_kv_heads": c.kv_heads if c.new_architecture else c.heads,
+        "multi_query": c.kv_heads == 1, "parallel_attn": c.parallel,
+        "num_ln_in_parallel_attn": c.norms if c.new_architecture else None,
+    },
+    absent={"num_attention_heads": 71},
     reads={
         "new_decoder_architecture": "bool", "multi_query": "bool", "parallel_attn": "bool",
         "num_kv_heads": "int", "num_ln_in_parallel_attn": "int",

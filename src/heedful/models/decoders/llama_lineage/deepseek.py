@@ -368,28 +368,6 @@ def gpt_oss(c: GPTOSSConfig) -> LM:
 
 
 OF_EXPERTS = "blocks.*.ffn.experts."
-GPT_OSS_NAMES: list[Row] = [
-    ("model.layers.*.self_attn.sinks", "blocks.*.attn.sinks"),
-    ("model.layers.*.mlp.router", "blocks.*.ffn.router.score"),
-    ("model.layers.*.mlp.experts.gate_up_proj", (OF_EXPERTS + "gate", OF_EXPERTS + "up"), Alternating()),
-    (
-        "model.layers.*.mlp.experts.gate_up_proj_bias",
-        (OF_EXPERTS + "gate_bias", OF_EXPERTS + "up_bias"),
-        Alternating(),
-    ),
-    ("model.layers.*.mlp.experts.down_proj", OF_EXPERTS + "down", Transposed()),
-    ("model.layers.*.mlp.experts.down_proj_bias", OF_EXPERTS + "down_bias"),
-    *NAMES,
-]
-
-
-GPT_OSS_GGUF_NAMES: list[Row] = [
-    ("blk.*.attn_sinks.weight", "blocks.*.attn.sinks"),
-    (f"blk.*.ffn_{EACH}_exps.bias", f"{OF_EXPERTS}{EACH}_bias"),
-    ("blk.*.post_attention_norm", "blocks.*.ffn_norm"),
-    *EXPERT_ROWS,
-    *ROWS,
-]
 
 
 def read_gpt_oss(hf_config: dict[str, Any]) -> dict[str, Any]:
@@ -407,7 +385,20 @@ def read_gpt_oss_gguf(source: GGUFFile) -> dict[str, Any]:
 
 
 GPT_OSS = descend(
-    LLAMA, "gpt-oss", GPTOSSConfig, build=gpt_oss, names=GPT_OSS_NAMES, without=("act",),
+    LLAMA, "gpt-oss", GPTOSSConfig, build=gpt_oss, names=[
+        ("model.layers.*.self_attn.sinks", "blocks.*.attn.sinks"),
+        ("model.layers.*.mlp.router", "blocks.*.ffn.router.score"),
+        ("model.layers.*.mlp.experts.gate_up_proj", (OF_EXPERTS + "gate", OF_EXPERTS + "up"), Alternating()),
+        (
+            "model.layers.*.mlp.experts.gate_up_proj_bias",
+            (OF_EXPERTS + "gate_bias", OF_EXPERTS + "up_bias"),
+            Alternating(),
+        ),
+        ("model.layers.*.mlp.experts.down_proj", OF_EXPERTS + "down", Transposed()),
+        ("model.layers.*.mlp.experts.down_proj_bias", OF_EXPERTS + "down_bias"),
+        *NAMES,
+    ],
+    without=("act",),
     keys=dict(
         num_local_experts="experts", num_experts_per_tok="active", swiglu_limit="clip", swiglu_alpha="slope"
     ),
@@ -415,7 +406,14 @@ GPT_OSS = descend(
     tiny=dict(head_dim=12, hidden=16, window=4, experts=4, clip=2.0, rope_scaling=None),
     heads=published_heads("GptOss", "span"), read=read_gpt_oss, absent={"rope_theta": 150000.0},
     reads={"rope_theta": "float"}, require={"hidden_act": ("silu",)},
-    gguf="gpt-oss", gguf_names=GPT_OSS_GGUF_NAMES, gguf_read=read_gpt_oss_gguf,
+    gguf="gpt-oss", gguf_names=[
+        ("blk.*.attn_sinks.weight", "blocks.*.attn.sinks"),
+        (f"blk.*.ffn_{EACH}_exps.bias", f"{OF_EXPERTS}{EACH}_bias"),
+        ("blk.*.post_attention_norm", "blocks.*.ffn_norm"),
+        *EXPERT_ROWS,
+        *ROWS,
+    ],
+    gguf_read=read_gpt_oss_gguf,
     gguf_write=lambda c: {"gpt-oss.expert_feed_forward_length": c.hidden},
     paper="OpenAI 2025, arXiv 2508.10925",
 )  # fmt: skip

@@ -36,7 +36,6 @@ from heedful.nn.moe import Experts, MoE, SparseMixerRouter
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import LongScaling
 from heedful.weights.formats.gguf import GGUFFile
-from heedful.weights.names import Row
 from heedful.weights.ops import Fused
 
 
@@ -64,11 +63,6 @@ def phi(c: PartialRotaryConfig) -> LM:
 
 
 GATE_UP = ("blocks.*.ffn.gate", "blocks.*.ffn.up")
-PHI3_NAMES: list[Row] = [
-    ("model.layers.*.self_attn.qkv_proj", QKV, Fused()),
-    ("model.layers.*.mlp.gate_up_proj", GATE_UP, Fused()),
-    *NAMES,
-]
 
 
 def write_phi3(c: Phi3Config) -> dict[str, Any]:
@@ -111,7 +105,12 @@ PHI = descend(
 )  # fmt: skip
 
 PHI3 = descend(
-    PHI, "phi3", Phi3Config, names=PHI3_NAMES, keys=dict(rms_norm_eps="norm_eps"),
+    PHI, "phi3", Phi3Config, names=[
+        ("model.layers.*.self_attn.qkv_proj", QKV, Fused()),
+        ("model.layers.*.mlp.gate_up_proj", GATE_UP, Fused()),
+        *NAMES,
+    ],
+    keys=dict(rms_norm_eps="norm_eps"),
     build=lambda c: llama(c, block=partial(Block, dropout=c.dropout)),
     presets={
         "phi-3-mini": dict(window=2047),

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import heedful
-from heedful.decode.sampling import draw, generator
+from heedful.decode.sampling import draw
 from heedful.decode.settings import GenerationSettings
-from heedful.decode.speculative import LookUp, accept_guesses, distribution
+from heedful.decode.speculative import accept_guesses, distribution, look_up
 from heedful.models.base import Model
 from tests.properties.tiny import GENERATORS, by_kinds, by_parts, source_ids, tiny
 
@@ -70,7 +70,7 @@ def test_fewer_passes_are_made_when_guesses_are_right() -> None:
 
 
 def test_lookup_proposes_what_followed_last() -> None:
-    guess = LookUp(2, 10, torch.device("cpu")).guess([1, 2, 3, 4, 1, 2, 5, 6, 1, 2], 3, generator(0))
+    guess = look_up(2, tiny("gpt2"), [1, 2, 3, 4, 1, 2, 5, 6, 1, 2], 3)
     assert guess[0] == [5, 6, 1]
     assert guess[1].argmax(-1).tolist() == [5, 6, 1]
 

@@ -14,7 +14,8 @@ a smaller model, or from what followed the same tokens earlier (Saxena 2023), wh
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +27,7 @@ from heedful.decode.rows import GeneratedRow, Piece
 from heedful.decode.sampling import apply_penalties, check_tokens_left, draw, warp
 from heedful.decode.settings import GenerationSettings
 from heedful.decode.stepper import EagerStepper, Stepper
-from heedful.models.base import State
+from heedful.models.base import Model, State
 
 
 def accept_guesses(p: Tensor, q: Tensor, guesses: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,34 +46,33 @@ def accept_guesses(p: Tensor, q: Tensor, guesses: Tensor, u: Tensor) -> tuple[Te
     return accepted, draw(rest.log(), u[:, k])
 
 
-class LookUp:
-    """Guesses what followed the last `size` tokens when they last occurred (Saxena 2023: prompt lookup)."""
+def look_up(size: int, model: Model, ids: list[int], count: int) -> tuple[list[int], Tensor]:
+    """Guess what followed the last `size` of `ids` when they last occurred: at most `count` tokens.
 
-    def __init__(self, size: int, vocab: int, device: torch.device) -> None:
-        self.size, self.vocab, self.device = size, vocab, device
-
-    def guess(self, ids: list[int], count: int, u: torch.Generator) -> tuple[list[int], Tensor]:
-        """Return at most `count` tokens that follow `ids`, and their probabilities (k, V)."""
-        last = ids[-self.size :]
-        guesses: list[int] = []
-        for at in range(len(ids) - self.size - 1, -1, -1):
-            if ids[at : at + self.size] == last:
-                guesses = ids[at + self.size : at + self.size + count]
-                break
-        where = torch.tensor(guesses, dtype=torch.long, device=self.device)
-        return guesses, F.one_hot(where, self.vocab).float()
+    Return them and their probabilities (k, V), as `Draft.guess` does   (Saxena 2023: prompt lookup)
+    """
+    last = ids[-size:]
+    guesses: list[int] = []
+    for at in range(len(ids) - size - 1, -1, -1):
+        if ids[at : at + size] == last:
+            guesses = ids[at + size : at + size + count]
+            break
+    where = torch.tensor(guesses, dtype=torch.long, device=model.device)
+    return guesses, F.one_hot(where, model.config.vocab).float()
 
 
 class Draft:
-    """A smaller model with the same vocabulary, drawing by the same rules."""
+    """A smaller model with the same vocabulary, drawing by the rules of the row it guesses for."""
 
-    def __init__(self, stepper: Stepper, prompt: list[int], settings: GenerationSettings, more: int) -> None:
-        prompt, self.settings = check_prompt(stepper.model, prompt), settings
+    def __init__(self, stepper: Stepper, row: GeneratedRow) -> None:
+        prompt = check_prompt(stepper.model, row.prompt)
+        self.settings, self.random = row.request.settings, row.random
         self.before = len(prefix_ids(stepper.model, prompt))
-        self.reader = Reader(stepper, prompt, len(prompt) + more, settings.propose)
+        self.reader = Reader(stepper, prompt, len(prompt) + row.limit, self.settings.propose)
         self.free = free_context(stepper.model, len(prompt))
 
-    def guess(self, ids: list[int], count: int, u: torch.Generator) -> tuple[list[int], Tensor]:
+    def guess(self, ids: list[int], count: int) -> tuple[list[int], Tensor]:
+        """Return at most `count` guesses that follow `ids`, and the probabilities (k, V) of their draws."""
         new, reader = ids[self.before :], self.reader
         if self.free is not None:
             count = min(count, self.free - len(new))
@@ -87,8 +87,8 @@ class Draft:
             if self.settings.greedy:
                 guesses.append(int(chances[-1].argmax(-1)))
             else:
-                number = torch.rand(1, generator=u, dtype=torch.float64).to(chances[-1].device)
-                guesses.append(int(draw(chances[-1].log(), number)))
+                number = torch.rand(1, generator=self.random, dtype=torch.float64)
+                guesses.append(int(draw(chances[-1].log(), number.to(chances[-1].device))))
             if len(guesses) == count:
                 return guesses, torch.cat(chances)
             reader.read(guesses[-1:])
@@ -147,25 +147,18 @@ def distribution(logits: Tensor, settings: GenerationSettings, ids: list[int], n
 
 
 @torch.no_grad()
-def verify_guesses(
-    logits: Tensor,
-    guesses: list[int],
-    q: Tensor,
-    ids: list[int],
-    new_tokens: int,
-    settings: GenerationSettings,
-    u: torch.Generator,
-) -> list[int]:
-    """Return the tokens of one pass, at least one; each is chosen from its logits (k + 1, V)."""
+def verify_guesses(logits: Tensor, guesses: list[int], q: Tensor, row: GeneratedRow) -> list[int]:
+    """Return the next tokens of a row, at least one; each is chosen from its logits (k + 1, V)."""
+    ids, settings = row.before + row.ids, row.request.settings
     p = torch.cat([
-        distribution(logits[i : i + 1], settings, ids + guesses[:i], new_tokens + i)
+        distribution(logits[i : i + 1], settings, ids + guesses[:i], len(row.ids) + i)
         for i in range(len(guesses) + 1)
     ])  # fmt: skip
     if settings.greedy:
         best = p.argmax(-1).tolist()
         right = next((i for i, g in enumerate(guesses) if g != best[i]), len(guesses))
         return [*guesses[:right], best[right]]
-    numbers = torch.rand(1, len(guesses) + 1, generator=u, dtype=torch.float64).to(p.device)
+    numbers = torch.rand(1, len(guesses) + 1, generator=row.random, dtype=torch.float64).to(p.device)
     proposed = torch.tensor([guesses], dtype=torch.long, device=p.device)
     accepted, token = accept_guesses(p[None], q[None], proposed, numbers)
     return [*guesses[: int(accepted)], int(token)]
@@ -173,27 +166,25 @@ def verify_guesses(
 
 def speculate(stepper: Stepper, row: GeneratedRow) -> Iterator[Piece]:
     """Yield one row's text: the same as without guesses when greedy, the same distribution when not."""
-    model, u, settings = stepper.model, row.random, row.request.settings
-    source: LookUp | Draft
+    settings = row.request.settings
+    guess: Callable[[list[int], int], tuple[list[int], Tensor]]
     if settings.lookup is not None:
-        source = LookUp(settings.lookup, model.config.vocab, model.device)
+        guess = partial(look_up, settings.lookup, stepper.model)
     else:
-        source = Draft(choose_stepper(settings.draft, 1, row.limit), row.prompt, settings, row.limit)
-    start, out = row.before, list[int]()
-    reader = Reader(stepper, row.prompt, len(start) + row.limit, settings.propose)
+        guess = Draft(choose_stepper(settings.draft, 1, row.limit), row).guess
+    reader = Reader(stepper, row.prompt, len(row.before) + row.limit, settings.propose)
     after = reader.logits.float()  # (1, V)
     guesses: list[int] = []
     q = after.new_zeros(0, after.shape[1])
     while True:
-        new = verify_guesses(after, guesses, q, start + out, len(out), settings, u)
+        new = verify_guesses(after, guesses, q, row)
         logs = after[: len(new)].log_softmax(-1)
         for i, token in enumerate(new):
             top = logs[i].topk(settings.logprobs)
             yield row.take(token, float(logs[i, token]), top.indices.tolist(), top.values.tolist())
             if row.finish is not None:
                 return
-        out += new
         # All but the newest token were read already, and perhaps guesses that did not hold.
-        reader.go_to(out[:-1])
-        guesses, q = source.guess(start + out, min(settings.propose, row.limit - len(out) - 1), u)
-        after = reader.read([out[-1], *guesses]).float()
+        reader.go_to(row.ids[:-1])
+        guesses, q = guess(row.before + row.ids, min(settings.propose, row.limit - len(row.ids) - 1))
+        after = reader.read([row.ids[-1], *guesses]).float()

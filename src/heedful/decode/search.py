@@ -81,7 +81,6 @@ class BeamState:
         self.running = [Hypothesis(0.0, [], 0, None if request.guide is None else request.guide.start())]
         self.finished: list[tuple[float, list[int]]] = []
         self.steps: list[list[Candidate]] = []
-        self.open = True
 
     def extend(self, candidates: list[tuple[float, int, int]], coverage_scores: list[float]) -> None:
         """Take the best continuations as (score, hypothesis, token), best first."""
@@ -108,9 +107,10 @@ class BeamState:
                 seen.append(Candidate(score, beam, token, "pruned"))
         self.steps.append(seen)
         self.finished = sorted(self.finished, key=lambda f: -f[0])[: self.share]
-        self.open = self._open()
 
-    def _open(self) -> bool:
+    @property
+    def open(self) -> bool:
+        """Whether the search goes on: a running text may still beat the worst of the finished ones."""
         if not self.running:
             return False
         if len(self.finished) < self.share:

@@ -157,6 +157,17 @@ def test_short_prompts_are_recorded_where_layers_remember_keys_alone(family: str
         assert near(got, want)
 
 
+def test_a_prompt_that_is_not_recorded_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, starts = on_device("mamba"), list[int]()
+    stepper, plain = GraphStepper(model), EagerStepper(model)
+    want = plain.prefill(prompt(model), None, 41)
+    read = EagerStepper.prefill
+    monkeypatch.setattr(EagerStepper, "prefill", lambda *a: starts.append(1) or read(*a))
+    assert near(stepper.prefill(prompt(model), None, 41), want)
+    assert len(starts) == 1
+    assert near(stepper.step(tokens_of(model)[:, 0]), plain.step(tokens_of(model)[:, 0]))
+
+
 def test_a_text_longer_than_its_room_gets_more() -> None:
     model = on_device("llama")
     steppers = GraphStepper(model), EagerStepper(model)

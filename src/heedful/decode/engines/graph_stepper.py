@@ -293,20 +293,19 @@ class GraphStepper(FastStepper):
         capacity = rounded_capacity(max(self.length, size))
         if not self.take(len(prompt), capacity, 0, None):  # the first of its kind: read it for the shapes
             logits = super().prefill(prompt, valid, length)
-            if not self.take(len(prompt), capacity, 0, self._state):
+            taken = self.take(len(prompt), capacity, 0, self._state)
+            if not taken or self.recording is None or not self.recording.reads_prompts:
                 return logits
         assert self.recording is not None
-        try:
-            if self.recording.reads_prompts:
-                self.model.check(prompt, self.model.embed, valid)
+        if self.recording.reads_prompts:
+            self.model.check(prompt, self.model.embed, valid)
+            try:
                 with evaluation_mode(self.model):
                     logits = self.recording.read(self.model, prompt, valid, size)
                 self.follow(self.recording, prompt.shape[1], valid)
                 return logits
-        except InputError:
-            raise
-        except Exception:  # what the device or the model cannot record, the plain pass reads
-            self.recording.reads_prompts = False
+            except Exception:  # what the device or the model cannot record, the plain pass reads
+                self.recording.reads_prompts = False
         return super().prefill(prompt, valid, length)
 
     def prompt_size(self, rows: int, length: int) -> int | None:

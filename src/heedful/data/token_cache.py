@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.core.errors import InputError
-from heedful.core.files import make_folder_atomically, write_json
+from heedful.core.files import make_folder_atomically
 from heedful.data.batches import fingerprint_arrays, join_fingerprints
 from heedful.data.readers import Documents
 from heedful.data.tokenization import TokenizerProtocol, encode_many, special_token_ids, vocabulary_names
@@ -143,7 +143,7 @@ def _write(folder: Path, name: str, rounds: Iterable[tuple[list[int], list[int]]
         if total == 0:
             raise InputError(f"{name} holds no text", hint="is it the right file?")
         header = {"version": VERSION, "dtype": dtype.name, "tokens": total, "documents": count}
-        write_json(partial / "header.json", header | {"data": digest.hexdigest()})
+        (partial / "header.json").write_text(json.dumps(header | {"data": digest.hexdigest()}))
 
 
 def _encode_rounds(

@@ -72,6 +72,7 @@ def dictionary() -> Any:
         (lambda: linear_probes(MODEL, [(["a"], ["X"])] * 6, folds=1), "folds=1"),
         (lambda: sentence_probes(MODEL, [IDS] * 6, ["a", "b"] * 3, [NAME], folds=1), "folds=1"),
         (lambda: find_heads(MODEL, IDS, 99, 0), "position 99"),
+        (lambda: find_heads(MODEL, IDS, 1.5, 0), "not 1.5"),  # type: ignore[arg-type]
         (lambda: collect_activations(MODEL, [IDS], NAME), "must be a list"),
         (lambda: carry(MODEL, IDS, NAME), "must be a list"),
         (lambda: ablate(MODEL, IDS, layers="blocks.0"), "give ['blocks.0']"),

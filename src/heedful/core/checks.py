@@ -71,6 +71,8 @@ def position_of(names: Sequence[str], token: int | str) -> int:
         if not -len(names) <= token < len(names):
             raise InputError(f"position {token} is outside 0 … {len(names) - 1}")
         return token % len(names)
+    if not isinstance(token, str):
+        raise InputError(f"a token is its position or its text, not {token!r}")
     plain = [name.lstrip("Ġ▁").removeprefix("##").removesuffix("</w>") for name in names]
     for spelled, name in ((list(names), token), (plain, token), (plain, token.lower())):
         if name in spelled:

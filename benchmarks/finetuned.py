@@ -137,9 +137,7 @@ def find_plan(name: str, folder: Path, fold: int | None = None) -> Plan:
         )
         files = ("classification/sst2/train.tsv.gz", "classification/sst2/train_sentences.tsv.gz",
                  "classification/sst2/dev.tsv.gz")  # fmt: skip
-        return replace(
-            plan, batches=read, held=lambda _: ask(held, text="sentence"), files=files
-        )
+        return replace(plan, batches=read, held=lambda _: ask(held, text="sentence"), files=files)
     return replace(plan, held=lambda d: replace(plan.held(d), limit=None))
 
 

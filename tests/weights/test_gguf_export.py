@@ -30,7 +30,7 @@ gguf = pytest.importorskip("gguf", reason="the gguf library writes the files")
 WRITTEN_FAMILIES = [name for name, family in FAMILIES.items() if family.gguf]
 # What a file can say where a family's tiny model is one that it cannot describe.
 DESCRIBED: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("gemma3", "cohere2", "olmo3", "exaone4"), {"local": (0, 1)}),
+    **{name: {"local": (0, 1)} for name in ("gemma3", "cohere2", "olmo3", "exaone4")},
     "qwen2": {"local": ()},
     "qwen2-moe": {"dense": ()},
     "smollm3": {"layers": 4, "unrotated": (3,)},

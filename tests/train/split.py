@@ -8,6 +8,7 @@ With "settings" it is only trained. Process 0 writes what was measured to out/na
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed import device_mesh
 
 import heedful
 from heedful.decode.continuous import ContinuousBatch, GenerationTask, run_tasks
@@ -56,7 +57,9 @@ def furthest(split: nn.Module, whole: nn.Module) -> float:
 
 
 def measure(family: str, count: int, files: dict[str, Path], folder: Path) -> dict[str, Any]:
-    mesh = init_device_mesh("cpu", (dist.get_world_size() // count, count), mesh_dim_names=("copy", "part"))
+    mesh = device_mesh.init_device_mesh(
+        "cpu", (dist.get_world_size() // count, count), mesh_dim_names=("copy", "part")
+    )
     mesh = mesh["part"]
     whole = make(family)
     if dist.get_rank() == 0:
@@ -123,6 +126,8 @@ def train(family: str, count: int, files: dict[str, Path], **settings: Any) -> d
 
 def main(path: str) -> None:
     torch.set_num_threads(1)
+    # The groups of a mesh keep threads until the end, so that hundreds of models share the same few meshes.
+    device_mesh.init_device_mesh = functools.cache(device_mesh.init_device_mesh)
     with processes():
         for job in json.loads(Path(path).read_text()):
             out, what = Path(job["out"]), (job["family"], job["count"])

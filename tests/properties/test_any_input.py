@@ -147,7 +147,7 @@ def test_any_body_is_an_object_or_refused(body: bytes) -> None:
 @given(bodies)
 def test_any_fields_are_read_or_refused_by_their_names(body: dict[str, Any]) -> None:
     for read in (
-        lambda fields: read_sampling(fields, 8),
+        lambda fields: read_sampling(fields, 8, max_tokens=None, logprobs=None),
         lambda fields: read_inputs(fields, "prompt", 8),
         read_messages,
     ):

@@ -23,6 +23,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -147,13 +148,15 @@ def tensorboard_writer(path: Path) -> Any:
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """Return the lines of a run's metrics.jsonl; the last is left out while it is still being written."""
+    """Return the lines of a run's metrics.jsonl; the last is left out if only a part of it is written."""
     file = path / "metrics.jsonl" if path.is_dir() else path
     if not file.is_file():
         raise NotFound(f"{file} is not there", hint="give the folder of a run")
-    lines, damaged, _ = read_lines(file)
+    lines, damaged, end = read_lines(file)
     if damaged:
         raise CorruptFile(f"{file}, line {damaged[0]}: damaged")
+    with suppress(ValueError):  # a whole line may have no end
+        lines.append((end, json.loads(file.read_bytes()[end:])))
     return [line for _, line in lines]
 
 

@@ -150,7 +150,7 @@ class TrainingLoop:
     def restore(self) -> None:
         """Take up the steps, the loss and the best evaluation of the run in the folder, if there is one."""
         at = newest(self.files.path)
-        if at is None:
+        if at is None or self.steps_before:  # or it was done before
             return
         training = read_training(at)
         self.steps_before = self.result.steps = training["step"]

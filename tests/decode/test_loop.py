@@ -58,6 +58,15 @@ def test_rows_that_end_early_do_not_change_the_others() -> None:
     assert heedful.generate(model, prompts, max_tokens=12, eos=end) == cut
 
 
+def test_drawn_rows_that_end_early_do_not_change_the_others() -> None:
+    model = tiny("gpt2")
+    prompts, drawing = prompts_for(model) * 3, {"temperature": 1.0, "seed": 3, "max_tokens": 24}
+    free = heedful.generate(model, prompts, eos=(), fast=False, **drawing)
+    for end in {row[4] for row in free}:  # some rows end within a burst of steps; the others go on
+        cut = [row[: row.index(end)] if end in row else row for row in free]
+        assert heedful.generate(heedful.fast(model), prompts, eos=end, **drawing) == cut
+
+
 def test_a_stepper_with_a_fixed_number_of_rows_writes_the_same() -> None:
     class Stiff(EagerStepper):
         fixed_batch = True

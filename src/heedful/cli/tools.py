@@ -48,7 +48,8 @@ def export_command(
     """
     check_choice("format", format, FORMATS)
     endings = {"hf": "", "gguf": f"-{quantize}.gguf", "onnx": ".onnx"}
-    name = Path(model).resolve().name.removesuffix(".gguf")  # of "." that of the folder
+    own = os.path.abspath(model)  # "." has the name of the folder, and a link its own
+    name = Path(own).name.removesuffix(".gguf")
     where = out or Path(f"{name}{endings[format]}")
     if out is None and format == "hf":
         raise InputError("the folder to write to is missing", hint=f"heed export {model} FOLDER --format hf")

@@ -395,7 +395,10 @@ class ExperimentOptions:
     device: Device = "auto"
     folder: Annotated[
         Path | None,
-        Option("Write everything to this folder. [default: runs/race, runs/scale]", ("--folder", "-o")),
+        Option(
+            "Write everything to this folder. [default: one in runs/ named after the command]",
+            ("--folder", "-o"),
+        ),
     ] = None
     quiet: Quiet = False
     json: Json = False

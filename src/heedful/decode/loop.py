@@ -125,7 +125,7 @@ def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Itera
 
     If nobody needs more than tokens, a fast stepper takes several steps at once, as many as take
     BURST_SECONDS. On a GPU the next ones are launched before the host reads the tokens of the last. What a
-    row wrote after its end is dropped; none is stepped beyond its limit.
+    row wrote after its end is dropped; no row that goes on is stepped beyond its limit.
     """
     model, samples = stepper.model, request.settings.samples
     rows = [

@@ -251,8 +251,9 @@ class TokenChooser:
         """Append tokens (B,) and let the stepper choose the next of each row, (B, at most `count`)."""
         settings = self.request.settings
         numbers = None if settings.greedy else self.uniforms(count, tokens.device)
-        self.t += count
-        return (stepper.step_ahead(tokens, count, settings, numbers, self.request.eos),)
+        chosen = stepper.step_ahead(tokens, count, settings, numbers, self.request.eos)
+        self.t += chosen.shape[1]  # each row's next random number is that of its next token
+        return (chosen,)
 
     def keep(self, rows: list[GeneratedRow], index: Tensor) -> None:
         """Keep only these rows."""

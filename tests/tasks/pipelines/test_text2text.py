@@ -111,8 +111,8 @@ def test_max_length_of_a_summary_counts_no_prompt() -> None:
     model = tiny("llama", vocab=260, context=512)
     model.tokenizer = letters()
     summarize = pipeline("summarization", model, eos_token_id=[], return_tensors=True)
-    both = {"max_length": 3, "max_new_tokens": 7}
-    for lengths in ({"max_length": 7}, {"max_length": 7, "min_length": 7}, both):
+    both, neither = {"max_length": 3, "max_new_tokens": 7}, {"max_length": 7, "max_new_tokens": None}
+    for lengths in ({"max_length": 7}, {"max_length": 7, "min_length": 7}, both, neither):
         found = summarize("a cat " * 20, do_sample=False, **lengths)
         assert len(found[0]["summary_token_ids"]) == 7
 

@@ -220,6 +220,7 @@ def serve() -> None:
     """
     for name in ("code_cases", "code_models"):  # once: every submission is forked from here
         import_module(f"heedful.classroom.exercises.{name}")
+    code_exercises()
     torch.set_num_threads(1)
     for line in sys.stdin.buffer:
         job = json.loads(line)

@@ -91,7 +91,8 @@ def _encode_contexts(
     """Return the ids of contexts, and the characters of every token: rows of (tokens, 2)."""
     if not isinstance(tokenizer, FullTokenizer):
         raise InputError(
-            "answers are located by characters, and this tokenizer does not report the offsets of its tokens"
+            "answers are located by characters, and this tokenizer does not report the offsets of its tokens "
+            "(it needs encode_all, encode_pair, offsets and tokens)"
         )
     spans: list[NDArray[np.int64]] = [np.zeros((0, 2), np.int64)]
 

@@ -293,6 +293,7 @@ def each_head_effect(
         outputs = inputs.run(model, _ReportingWatch(start, len(every), edits), repeat=len(batch))
         for (path, head), logits in zip(batch, outputs, strict=True):
             yield path, head, float(divergence(plain[0], logits).mean())
+    report_progress("heads", len(every), len(every))
 
 
 def head_effects(

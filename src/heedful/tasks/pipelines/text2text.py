@@ -59,6 +59,7 @@ class Text2Text(GeneratingTask):
         The other options are those of generation in transformers: num_beams, max_new_tokens, do_sample …
         `return_tensors` gives token ids. max_length counts what is written, never what is read.
         """
+        generation = {name: value for name, value in generation.items() if value is not None}
         if not isinstance(self.model, Seq2Seq):  # there, lengths count what is written anyway
             renamed = {new: generation.pop(old) for old, new in NEW_LENGTHS.items() if old in generation}
             generation = renamed | generation
